@@ -77,6 +77,10 @@ bench-quantised: ## install what is missing, and measure fp8 and int8 models bes
 	@cmake --build build -j $(JOBS) --target quant_bench
 	@scripts/bench-quantised.sh
 
+bench-gpu: ## measure encoding, decoding and storing on this machine's GPU
+	@scripts/install-deps.sh build
+	@scripts/bench-gpu.sh
+
 bench-python: ## install what is missing, and measure publishing from PyTorch
 	@scripts/install-deps.sh build
 	@scripts/bench-python.sh
@@ -112,4 +116,4 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: all configure deps package test test-deploy test-gpu test-peers demo demo-hosts demo-core demo-trl \
-	bench bench-sync bench-pause bench-python bench-quantised fuzz soak install format lint clean help
+	bench bench-gpu bench-sync bench-pause bench-python bench-quantised fuzz soak install format lint clean help

@@ -249,9 +249,14 @@ static void lay_out_tensors(synth_run *run)
     for (size_t i = 0; i < run->model.n_tensors; i++) {
         const synth_tensor *t = &run->model.tensors[i];
         run->first[i] = at;
-        run->now[i] = (dw_tensor){t->name, run->options.dtype, t->n_dims,
-                                  t->dims, t->n_elems * width, run->weights + at * width,
-                                  0};
+        run->now[i] = (dw_tensor){t->name,
+                                  run->options.dtype,
+                                  t->n_dims,
+                                  t->dims,
+                                  t->n_elems * width,
+                                  run->weights + at * width,
+                                  0,
+                                  NULL};
         run->before[i] = run->now[i];
         run->before[i].data = run->weights_before + at * width;
         at += t->n_elems;

@@ -206,7 +206,7 @@ dw_status bench_workload_synthetic(bench_workload *out, uint64_t n_bytes, dw_err
 {
     enum { N = 16 << 20 };
     static const uint64_t dims[] = {4096, 4096};
-    const dw_tensor model = {"weight", DW_BF16, 2, dims, 2ull * N, NULL, 0};
+    const dw_tensor model = {"weight", DW_BF16, 2, dims, 2ull * N, NULL, 0, NULL};
     *out = (bench_workload){.kind = "synthetic"};
     dw_status status = lay_out(out, &model, 1, n_bytes, err);
     if (status != DW_OK) {

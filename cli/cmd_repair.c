@@ -113,6 +113,9 @@ static arguments parse(cli_session *s, int argc, char **argv)
     a.options.n_threads = s->n_threads;
     a.stream.url = argv[optind];
     a.checkpoint = argc - optind == 2 ? argv[optind + 1] : NULL;
+    if (!a.checkpoint && a.with.n_with + a.with.n_without > 0)
+        cli_usage_error(s, "--with and --without choose from the files of a checkpoint: "
+                           "name one");
     return a;
 }
 

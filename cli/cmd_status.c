@@ -34,7 +34,9 @@ typedef struct findings {
     cli_model_size model;
     uint64_t head; /* DW_NO_VERSION: none yet */
     double age;
-    json_t *writer;        /* of the head: epoch, library, host; or NULL */
+    json_t *writer; /* of the head: epoch, library, host; or NULL */
+    json_t *files;  /* companion files of the head, as in `inspect`; or NULL */
+    uint64_t n_files, n_file_bytes;
     uint64_t suspect_from; /* as in dw_verify_report */
     uint64_t suspect_end;
     uint64_t floor;
@@ -95,6 +97,17 @@ static dw_status count_catch_up(findings *f, dw_error *err)
 
 /* ---- the newest versions ---- */
 
+static dw_status look_at_files(findings *f, dw_error *err)
+{
+    const dw_file_info *files;
+    size_t n;
+    bool is_given;
+    dw_status status = dw_stream_files(f->stream, f->head, &files, &n, &is_given, err);
+    if (status == DW_OK)
+        f->files = cli_files_json(files, n, is_given);
+    return status;
+}
+
 static dw_status look_at_recent(findings *f, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -116,6 +129,8 @@ static dw_status look_at_recent(findings *f, dw_error *err)
         }
         if (status == DW_OK && v == f->head) {
             f->age = cli_age(info.created);
+            f->n_files = info.n_files;
+            f->n_file_bytes = info.n_file_bytes;
             f->writer = json_object();
             cli_json_count(f->writer, "epoch", info.epoch);
             cli_json_provenance(f->writer, &info);
@@ -181,6 +196,8 @@ static dw_status look(findings *f, cli_stream *stream, dw_error *err)
     if (status == DW_OK)
         status = look_at_recent(f, err);
     if (status == DW_OK)
+        status = look_at_files(f, err);
+    if (status == DW_OK)
         status = dw_stream_followers(stream->stream, add_follower, f, err);
     if (status == DW_OK && f->fault.code != DW_OK) {
         *err = f->fault;
@@ -213,6 +230,8 @@ static void print_json(const findings *f, const cli_stream *stream)
     cli_json_real(object, "age_seconds", f->age < 0 ? NAN : f->age);
     if (f->writer)
         json_object_set(object, "writer", f->writer);
+    if (f->files)
+        json_object_set(object, "files", f->files);
     if (f->suspect_from > 0)
         json_object_set_new(object, "suspect",
                             cli_suspect_json(f->suspect_from, f->suspect_end));
@@ -324,6 +343,9 @@ static void print_text(const findings *f, const cli_stream *stream)
     cli_print_row("head", "version %" PRIu64 ", %s old", f->head,
                   cli_format_age(age, f->age));
     print_writer(f->writer);
+    if (f->n_files > 0)
+        cli_print_row("files", "%" PRIu64 ", %s", f->n_files,
+                      cli_format_size(size, f->n_file_bytes));
     cli_print_suspect(f->suspect_from, f->suspect_end);
     cli_print_row("floor", "version %" PRIu64, f->floor);
     print_sizes(f);
@@ -362,6 +384,7 @@ int dw_cmd_status(int argc, char **argv)
         (s.json ? print_json : print_text)(&f, &stream);
     json_decref(f.followers);
     json_decref(f.writer);
+    json_decref(f.files);
     cli_stream_close(&stream);
     return exit_code;
 }

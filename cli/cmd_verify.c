@@ -26,8 +26,9 @@ static const char help[] =
     "Reads a whole checkpoint and prints its state digest. With DELTA: reports if the\n"
     "checkpoint is at the version that the delta starts from or at the one it leads to.\n"
     "In the first case it also decodes and checks the delta; if neither, the exit code\n"
-    "is 4. A directory that pull or follow made must hold the version of its record; of\n"
-    "two copies (--copies 2) both must.\n"
+    "is 4. A directory that pull or follow made must hold the version of its record, and "
+    "the\n"
+    "companion files as they were installed; of two copies (--copies 2) both must.\n"
     "\n"
     "For a stream (a URL, or a directory with stream.json) it reads and checks every\n"
     "record and every object that is kept, decodes every version from the one before,\n"
@@ -64,6 +65,8 @@ typedef struct findings {
     cli_snapshot_state snapshot;
     const char *twin; /* the other one of two copies, which is good too; or NULL */
     uint64_t twin_version;
+    size_t n_files;              /* companion files that were installed */
+    cli_verify_faults faults;    /* of these */
     char sha256[DW_SHA256_TEXT]; /* empty if not asked for */
 } findings;
 
@@ -115,6 +118,10 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
             cli_json_text(object, "other_copy", f->twin);
             cli_json_count(object, "other_version", f->twin_version);
         }
+        if (f->n_files > 0) {
+            cli_json_count(object, "files", f->n_files);
+            json_object_set(object, "faults", f->faults.list);
+        }
         if (f->standing != NO_DELTA) {
             cli_json_text(object, "standing", names[f->standing]);
             cli_json_count(object, "base_version", f->delta.base_version);
@@ -133,6 +140,8 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     if (f->snapshot.present)
         cli_print_row("holds", "version %" PRIu64 " of stream %s", f->snapshot.version,
                       f->snapshot.stream);
+    if (f->n_files > 0)
+        cli_print_row("files", "%zu", f->n_files);
     if (f->twin)
         cli_print_row("other copy", "holds version %" PRIu64, f->twin_version);
     if (f->standing == AT_BASE)
@@ -187,15 +196,45 @@ static dw_status examine(findings *f, const char *path, const cli_weights *weigh
     return status;
 }
 
+/* Looks at the companion files that were installed beside good weights, and prints
+ * everything. Returns the exit code. */
+static int conclude(findings *f, const char *path, const cli_session *s)
+{
+    dw_error err;
+    cli_progress no_bar = {0};
+    size_t n;
+    f->faults =
+        (cli_verify_faults){.bar = &no_bar, .list = s->json ? json_array() : NULL};
+    dw_status status = DW_OK;
+    if (f->snapshot.present)
+        status =
+            dw_companions_check(path, cli_verify_fault, &f->faults, &f->n_files, &err);
+    if (status == DW_OK && f->twin)
+        status = dw_companions_check(f->twin, cli_verify_fault, &f->faults, &n, &err);
+    if (status == DW_OK)
+        print_findings(f, path, s);
+    const uint64_t n_faults = f->faults.n;
+    json_decref(f->faults.list);
+    if (status == DW_OK && n_faults == 0)
+        return 0;
+    if (status == DW_OK && s->json)
+        return cli_exit_code(f->faults.first.code);
+    if (status == DW_OK)
+        dw_fail(&err, f->faults.first.code, path,
+                "%" PRIu64 " companion file%s not as installed: see above", n_faults,
+                n_faults == 1 ? " is" : "s are");
+    return cli_fail(s, &err, path, NULL);
+}
+
 static int verify_checkpoint(const char *path, const question *q)
 {
     dw_error err;
-    findings f;
+    findings f = {0};
     cli_weights weights;
     int exit_code = cli_weights_open(&weights, q->session, path);
     if (exit_code == 0) {
         if (examine(&f, path, &weights, q, &err) == DW_OK)
-            print_findings(&f, path, q->session);
+            exit_code = conclude(&f, path, q->session);
         else
             exit_code =
                 cli_fail(q->session, &err, q->delta_path ? q->delta_path : path, NULL);
@@ -271,8 +310,7 @@ static int verify_copies(char *copies[2], const char *dir, const question *q)
         f.twin = copies[1];
         f.twin_version = twin.snapshot.version;
     }
-    print_findings(&f, copies[0], s);
-    return 0;
+    return conclude(&f, copies[0], s);
 }
 
 static int verify_path(const char *path, const question *q)

@@ -6,32 +6,9 @@
 #include <deltawire/files.h>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "json_out.h"
 #include "print.h"
 #include "stream_info.h"
-
-static json_t *file_json(const dw_file_info *file)
-{
-    char sha256[DW_SHA256_TEXT];
-    json_t *row = json_object();
-    dw_hex_encode(sha256, file->sha256, sizeof file->sha256);
-    cli_json_text(row, "name", file->name);
-    cli_json_count(row, "bytes", file->n_bytes);
-    cli_json_text(row, "sha256", sha256);
-    cli_json_count(row, "version", file->version);
-    return row;
-}
-
-static json_t *files_json(const dw_file_info *files, size_t n_files, bool is_given)
-{
-    if (!is_given)
-        return json_null();
-    json_t *rows = json_array();
-    for (size_t i = 0; i < n_files; i++)
-        json_array_append_new(rows, file_json(&files[i]));
-    return rows;
-}
 
 static void print_files(const dw_file_info *files, size_t n_files, bool is_given)
 {
@@ -99,7 +76,7 @@ static dw_status show_version(const cli_stream *stream, const cli_session *s,
         print_version(stream, &info);
     status = dw_stream_files(stream->stream, version, &files, &n_files, &is_given, err);
     if (status == DW_OK && s->json) {
-        json_object_set_new(object, "files", files_json(files, n_files, is_given));
+        json_object_set_new(object, "files", cli_files_json(files, n_files, is_given));
         cli_json_print(object);
         return DW_OK;
     }

@@ -37,6 +37,17 @@ static bool takes_none(const cli_with *with)
     return false;
 }
 
+dw_companion_rules cli_with_rules(const cli_with *with)
+{
+    dw_companion_rules rules;
+    dw_companion_rules_init(&rules);
+    rules.with = with->with;
+    rules.n_with = with->n_with;
+    rules.without = with->without;
+    rules.n_without = with->n_without;
+    return rules;
+}
+
 dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
                          const cli_with *with, const char *checkpoint, dw_error *err)
 {
@@ -45,12 +56,7 @@ dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
     *out = NULL;
     if (!is_dir && with->n_with == 0 && !takes_none(with))
         return DW_OK;
-    dw_companion_rules rules;
-    dw_companion_rules_init(&rules);
-    rules.with = with->with;
-    rules.n_with = with->n_with;
-    rules.without = with->without;
-    rules.n_without = with->n_without;
+    dw_companion_rules rules = cli_with_rules(with);
     rules.no_defaults = !is_dir;
     char *parent = is_dir ? NULL : parent_of(checkpoint);
     if (!is_dir && !parent)

@@ -2,6 +2,7 @@
 #ifndef CLI_PUBLISH_FILES_H
 #define CLI_PUBLISH_FILES_H
 
+#include <deltawire/files.h>
 #include <deltawire/publish.h>
 
 #include "command_line.h"
@@ -33,6 +34,9 @@ typedef struct cli_with {
 
 /* Handles an option of the table above; false if OPTION is not in it. */
 bool cli_with_option(cli_with *with, const cli_session *s, int option);
+
+/* The rules that the options make, for a directory. They borrow from WITH. */
+dw_companion_rules cli_with_rules(const cli_with *with);
 
 /* Reads the companion files of CHECKPOINT and names them in OPTIONS. *OUT owns them; it
  * is NULL if there are none. Of a directory they are those of the usual names, beside

@@ -380,7 +380,7 @@ static dw_status watch_on(cli_watch *watch, cli_publish *p, const cli_session *s
 int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
 {
     dw_error err;
-    cli_watch watch = {.dir = dir};
+    cli_watch watch = {.dir = dir, .rules = cli_with_rules(&p->with)};
     cli_outage outage = {.subject = p->url};
     p->skip_same = true;
     hold_copies(p);

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"
@@ -235,4 +236,26 @@ void cli_json_warnings(json_t *object, json_t *list)
 {
     if (json_array_size(list) > 0)
         json_object_set(object, "warnings", list);
+}
+
+static json_t *file_json(const dw_file_info *file)
+{
+    char sha256[DW_SHA256_TEXT];
+    json_t *row = json_object();
+    dw_hex_encode(sha256, file->sha256, sizeof file->sha256);
+    cli_json_text(row, "name", file->name);
+    cli_json_count(row, "bytes", file->n_bytes);
+    cli_json_text(row, "sha256", sha256);
+    cli_json_count(row, "version", file->version);
+    return row;
+}
+
+json_t *cli_files_json(const dw_file_info *files, size_t n_files, bool is_given)
+{
+    if (!is_given)
+        return json_null();
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n_files; i++)
+        json_array_append_new(rows, file_json(&files[i]));
+    return rows;
 }

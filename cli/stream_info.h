@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include <time.h>
 
+#include <deltawire/files.h>
 #include <deltawire/stream.h>
-#include <jansson.h>
 
 #include "command_line.h"
 #include "keys.h"
@@ -49,6 +49,10 @@ const char *cli_format_suspect(char out[CLI_SUSPECT_SIZE], uint64_t from, uint64
 /* Prints a row with that phrase; no row if FROM is 0. */
 void cli_print_suspect(uint64_t from, uint64_t end);
 json_t *cli_suspect_json(uint64_t from, uint64_t end);
+
+/* The member "files" of a version: an array, or null if the version says nothing about
+ * files. */
+json_t *cli_files_json(const dw_file_info *files, size_t n_files, bool is_given);
 
 #define CLI_AGE_SIZE 32
 

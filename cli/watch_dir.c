@@ -48,6 +48,7 @@ static uint64_t print_of(const char *name, const struct stat *st)
 
 /* The result of scanning a directory once. */
 typedef struct glance {
+    const dw_companion_rules *rules;
     uint64_t sum;    /* covers the weights and their index, under their final names ... */
     bool with_files; /* ... and companion files */
     uint64_t file_sum; /* covers companion files */
@@ -71,7 +72,7 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
     g->has_bin |= strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin");
     /* changes of logs, optimizers and results make no new checkpoint */
     const bool is_weights = ends_with(name, ".safetensors");
-    const bool is_companion = dw_companion_is_usual(name);
+    const bool is_companion = dw_companion_takes(g->rules, name);
     if (is_weights || ends_with(name, ".safetensors.index.json") ||
         (g->with_files && is_companion))
         g->sum += print_of(name, st);
@@ -84,10 +85,11 @@ static void glance_at_file(glance *g, const char *name, const struct stat *st)
 }
 
 /* False if PATH is no directory. */
-static bool glance_at(glance *g, const char *path, bool with_files)
+static bool glance_at(glance *g, const char *path, const dw_companion_rules *rules,
+                      bool with_files)
 {
     DIR *dir = opendir(path);
-    *g = (glance){.is_empty = true, .with_files = with_files};
+    *g = (glance){.rules = rules, .is_empty = true, .with_files = with_files};
     if (!dir)
         return false;
     for (const struct dirent *entry; (entry = readdir(dir));) {
@@ -187,7 +189,7 @@ static dw_status look_at(cli_watch *watch, const char *name, dw_error *err)
     char *path = dw_join_path(watch->dir, name);
     if (!path)
         return dw_fail_memory(err, watch->dir);
-    const bool is_dir = glance_at(&g, path, false);
+    const bool is_dir = glance_at(&g, path, &watch->rules, false);
     if (!is_dir || !(has_step || g.has_weights || g.has_bin)) {
         dw_free(path);
         return DW_OK;
@@ -205,7 +207,7 @@ static dw_status look_at_dir(cli_watch *watch, dw_error *err)
         return dw_fail_memory(err, watch->dir);
     /* a file that changes in a checkpoint with a step does not mean that the trainer went
      * back to it */
-    (void)glance_at(&g, path, true);
+    (void)glance_at(&g, path, &watch->rules, true);
     const cli_watch_fault fault = fault_of(&g);
     return note_item(watch, path, false, 0, &g, fault, err);
 }

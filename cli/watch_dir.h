@@ -50,6 +50,7 @@ typedef struct cli_watched {
 
 typedef struct cli_watch {
     const char *dir;
+    dw_companion_rules rules; /* which companion files belong to a checkpoint */
     cli_watched *items;
     size_t n_items;
     bool has_step; /* of the newest version */

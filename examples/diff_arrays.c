@@ -41,8 +41,9 @@ int main(int argc, char **argv)
 
     /* A tensor borrows its bytes: the library reads the arrays in place. */
     const uint64_t shape[] = {ROWS, COLUMNS};
-    const dw_tensor base = {"model.weight", DW_BF16, 2, shape, n_bytes, published, 0};
-    const dw_tensor next = {"model.weight", DW_BF16, 2, shape, n_bytes, weights, 0};
+    const dw_tensor base = {"model.weight", DW_BF16,   2, shape,
+                            n_bytes,        published, 0, NULL};
+    const dw_tensor next = {"model.weight", DW_BF16, 2, shape, n_bytes, weights, 0, NULL};
 
     dw_diff_options options;
     dw_diff_options_init(&options);

@@ -1,5 +1,5 @@
 /* For larger programs: an allocator, a guard against files that shrink, own objects in a
- * store, keys, kept digests, and a store that fails on purpose, for tests.
+ * store, keys, kept digests, devices, and a store that fails on purpose, for tests.
  *
  *     embed
  */
@@ -43,8 +43,8 @@ static void release(void *context, void *block)
 static const uint64_t dims[] = {4};
 static float weights[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
 static const dw_tensor model[] = {
-    {"a", DW_F32, 1, dims, sizeof weights[0], weights[0], 0},
-    {"b", DW_F32, 1, dims, sizeof weights[1], weights[1], 0}};
+    {"a", DW_F32, 1, dims, sizeof weights[0], weights[0], 0, NULL},
+    {"b", DW_F32, 1, dims, sizeof weights[1], weights[1], 0, NULL}};
 
 static dw_status read_file(const char *path, dw_error *err)
 {
@@ -78,6 +78,19 @@ static dw_status keep_digests(dw_error *err)
         printf("state %016llx, then %016llx\n", (unsigned long long)before,
                (unsigned long long)after);
     return status;
+}
+
+/* Weights on a graphics processor: the address of a tensor is one of the device's, and
+ * `device` says so. Most machines have none. */
+static void find_device(void)
+{
+    dw_device *device;
+    dw_error why;
+    if (dw_device_open(&device, "cuda:0", &why) == DW_OK)
+        printf("tensors may be on %s\n", dw_device_name(device));
+    else
+        printf("tensors are on the host: %s\n", why.text);
+    dw_device_close(device);
 }
 
 /* ---- own objects in a store ---- */
@@ -154,6 +167,7 @@ static dw_status run(const char *dir, dw_error *err)
     dw_sign_key_close(key);
     if (status == DW_OK)
         status = keep_digests(err);
+    find_device();
     return status == DW_OK ? use_store(err) : status;
 }
 

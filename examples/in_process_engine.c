@@ -22,7 +22,7 @@ static const uint64_t shape[] = {N};
 
 static dw_tensor tensor_of(float *weights)
 {
-    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights, 0};
+    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights, 0, NULL};
 }
 
 /* ---- the engine: requests go through a gate ---- */

@@ -47,6 +47,8 @@ run() { # TARGET
     bench-sync) make bench-sync ROUNDS=1 RGW_GIB=2 BENCH_SYNC='--max-object 1M --model 4M
         --large-model 8M --steps 6 --link-steps 2 --upkeep-steps 20' ;;
     bench-pause) make bench-pause VERSIONS=3 SIZE=4000000 IDLE=1 ;;
+    bench-gpu) [ -e /dev/nvidia0 ] || { skip "no GPU"; return; }
+        make bench-gpu MODELS=tiny ROUNDS=1 ;;
     bench-python) make bench-python ROUNDS=1 LAYERS=1 VLLM="${DW_TEST_PEERS:-0}" ;;
     bench-quantised) make bench-quantised SIZE=1000000 ROUNDS=1 LAYERS=1 DW_SHARED="$scratch" \
         VLLM="${DW_TEST_PEERS:-0}" ;;

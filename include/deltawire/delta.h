@@ -173,7 +173,9 @@ DW_API dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta,
 
 /* Stores the values. To apply a patch twice gives the same result, so an interrupted
  * apply is finished by another one. TENSORS are those that were staged, or others with
- * the same names, types, shapes and values. */
+ * the same names, types, shapes and values. On a device they must be the very same: there
+ * each weight is compared first, and DW_STALE means that somebody changed one, and that
+ * all of them are as before. */
 DW_API dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
                                 size_t n_tensors, unsigned n_threads, dw_error *err);
 

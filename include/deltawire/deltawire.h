@@ -68,6 +68,7 @@
 #include "deltawire/control.h"
 #include "deltawire/cuda.h"
 #include "deltawire/delta.h"
+#include "deltawire/device.h"
 #include "deltawire/digest.h"
 #include "deltawire/engine.h"
 #include "deltawire/error.h"

@@ -45,12 +45,15 @@ typedef struct dw_follow_options {
                                  version. Else they are replaced, but only by a version
                                  that was fetched and proven first, which takes the size
                                  of the model in SPOOL_DIR */
-    size_t n_tensors;
+    size_t n_tensors;         /* They may be on devices (device.h): before open and before
+                                 apply, wait until no work of yours on the device uses
+                                 them. After a failed apply their version is known only
+                                 if dw_follower_version still names one (docs/GPU.md) */
     bool tensors_empty; /* the memory holds nothing and nobody reads it. The first version
                            is fetched right into it, before it is proven and without a
                            spool. Until then dw_follower_version returns DW_NO_VERSION */
-    bool widen;  /* F32 tensors may follow BF16 tensors of the stream. Each weight is
-                    widened, which is exact. Only for models that nobody trains:
+    bool widen;  /* F32 tensors on the host may follow BF16 tensors of the stream. Each
+                    weight is widened, which is exact. Only for models that nobody trains:
                     other values count as damage and are replaced. This takes the
                     size of the BF16 tensors in SPOOL_DIR until close, and
                     dw_follower_tensors returns those */

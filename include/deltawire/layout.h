@@ -16,13 +16,18 @@
  *     dw_layout_compare   compares the targets with a checkpoint
  *     dw_layout_write     writes a checkpoint into the targets
  *     dw_layout_apply     applies a patch to the targets
+ *     dw_layout_prepare   computes a patch's stores, which dw_layout_store then does
  *     dw_layout_add_sums  if the engine keeps sums of rows in a target
  *
  * Elements are words of 1, 2, 4 or 8 bytes, as in deltas.
+ *
+ * Targets may be on devices (device.h). Then whole tensors pass through the host, one
+ * target at a time, and a patch is one launch on each device.
  */
 #ifndef DELTAWIRE_LAYOUT_H
 #define DELTAWIRE_LAYOUT_H
 
+#include "deltawire/device.h"
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
@@ -67,6 +72,8 @@ DW_API dw_status dw_layout_end(dw_layout *layout, dw_error *err);
 
 /* The number of positions in targets that hold elements of tensor T. */
 DW_API uint64_t dw_layout_held(const dw_layout *layout, size_t t);
+/* Whether elements of tensor T are in TARGET. Call it after dw_layout_end. */
+DW_API bool dw_layout_holds(const dw_layout *layout, size_t t, size_t target);
 DW_API bool dw_layout_is_forgotten(const dw_layout *layout, size_t t);
 
 /* The number of pieces of the layout, a measure of its memory. */
@@ -76,6 +83,9 @@ DW_API size_t dw_layout_pieces(const dw_layout *layout);
 
 /* Sets the address of a target that has moved; NULL: the CPU cannot reach it. */
 DW_API void dw_layout_move(dw_layout *layout, size_t target, void *data);
+/* The same for an address of DEVICE, which must outlive the layout. */
+DW_API void dw_layout_move_to(dw_layout *layout, size_t target, dw_device *device,
+                              void *data);
 
 /* Compares the targets with TENSORS, which has each tensor of the layout by name, type
  * and shape. DIFFERENT takes, for each tensor of the layout, how many of its elements
@@ -87,6 +97,12 @@ DW_API dw_status dw_layout_compare(const dw_layout *layout, const dw_tensor *ten
 /* Stores all values of TENSORS in the targets, except those of forgotten tensors. */
 DW_API dw_status dw_layout_write(const dw_layout *layout, const dw_tensor *tensors,
                                  size_t n_tensors, unsigned n_threads, dw_error *err);
+
+/* The same for one target. Only the tensors that it holds are needed, and only its data.
+ */
+DW_API dw_status dw_layout_write_target(const dw_layout *layout, size_t target,
+                                        const dw_tensor *tensors, size_t n_tensors,
+                                        unsigned n_threads, dw_error *err);
 
 /* ---- sums ---- */
 
@@ -125,6 +141,21 @@ typedef struct dw_layout_report {
 DW_API dw_status dw_layout_apply(const dw_layout *layout, const char *path,
                                  unsigned n_threads, dw_layout_report *report,
                                  bool *forgotten, dw_error *err);
+
+/* The same in two steps, for engines that pause only for the second one. Prepare reads
+ * the patch; for targets on devices it computes all positions and copies the stores
+ * there, 8 bytes for each of a 2-byte element. It changes no target. Store then does what
+ * dw_layout_apply does, at most once; on a device that is one launch. In between the
+ * layout may be used, but no target may move and no tensor be forgotten: DW_INVALID. */
+typedef struct dw_layout_ready dw_layout_ready;
+
+DW_API dw_status dw_layout_prepare(dw_layout_ready **out, const dw_layout *layout,
+                                   const char *path, unsigned n_threads, dw_error *err);
+DW_API dw_status dw_layout_store(dw_layout_ready *ready, unsigned n_threads,
+                                 dw_layout_report *report, bool *forgotten,
+                                 dw_error *err);
+/* Before the layout. Accepts NULL. */
+DW_API void dw_layout_ready_free(dw_layout_ready *ready);
 
 /* The stores as a list, for memory that the CPU cannot reach. */
 typedef struct dw_layout_stores {

@@ -17,6 +17,7 @@
 #ifndef DELTAWIRE_PUBLISH_H
 #define DELTAWIRE_PUBLISH_H
 
+#include "deltawire/device.h"
 #include "deltawire/files.h"
 #include "deltawire/quantize.h"
 #include "deltawire/stream.h"
@@ -144,8 +145,9 @@ typedef struct dw_publish_options {
     const dw_quant_options *quantize; /* the stream holds the weights quantised; NULL: as
                                          they are. Experimental. Must be the same for all
                                          versions of a stream. Not with DW_FIRST_BASE.
-                                         Shards must have whole rows; of fp8-block, whole
-                                         blocks of 128 rows. Weights that are not finite
+                                         Ranks whose shards share blocks or rows agree on
+                                         the scales through the store, also if the caller
+                                         carries the receipts. Weights that are not finite
                                          are DW_NOT_FINITE, and nothing is published. A
                                          config.json among the companion files gets a
                                          `quantization_config`. Borrowed for the call */
@@ -161,7 +163,13 @@ DW_API void dw_publish_options_init_sized(dw_publish_options *options,
 /* Opens the stream at the root of STORE for writing, and takes over from its writer. If
  * there is no stream it creates one and commits version 0 (dw_publisher_created reports
  * which). Else it brings the baseline to the head. TENSORS and their data stay the
- * caller's and are read at each publish; their data is not used if there are shards. */
+ * caller's and are read at each publish; their data is not used if there are shards.
+ *
+ * Tensors may be on devices (device.h; experimental); shards are on the device of their
+ * tensor. The baseline of such tensors is in memory of the device, of the same size. Not
+ * with baseline_dir and not with quantize: DW_UNSUPPORTED. Wait for what writes the
+ * weights before this call, dw_publisher_is_current and dw_publisher_state; only
+ * dw_publisher_publish knows the streams. */
 DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);
@@ -195,6 +203,13 @@ DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_curre
 DW_API dw_status dw_publisher_state(dw_publisher *publisher, dw_digest *state,
                                     dw_error *err);
 
+/* A stream of a device: a CUstream (cudaStream_t) as a pointer, NULL for the default one.
+ */
+typedef struct dw_device_stream {
+    dw_device *device;
+    void *stream;
+} dw_device_stream;
+
 typedef struct dw_publish_note {
     size_t struct_bytes;   /* set by dw_publish_note_init */
     const char *step;      /* the trainer's own number or name of the step; may be NULL */
@@ -210,6 +225,11 @@ typedef struct dw_publish_note {
     size_t n_files;
     bool has_files;
     const dw_version_source *source; /* what these weights were made of; NULL: nothing */
+    const dw_device_stream *streams; /* of weights on devices: the streams that write
+                                        them, at most one for each device. NULL, or for
+                                        devices that it does not name: the default
+                                        stream. Borrowed for the call. Experimental */
+    size_t n_streams;
 } dw_publish_note;
 
 DW_API void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes);
@@ -219,7 +239,13 @@ DW_API void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_byte
 
 /* Publishes the weights as they are, and returns a ticket for the version. The weights
  * must not change until dw_publisher_captured reports it. NOTE may be NULL. After
- * DW_CONFLICT (another writer took over) this publisher can publish nothing more. */
+ * DW_CONFLICT (another writer took over) this publisher can publish nothing more.
+ *
+ * Weights on devices are read after what their streams were given to do before the call,
+ * and before what the streams are given after it, so the caller need not wait. The first
+ * call, and those after a version in which much changed, return when the weights were
+ * read. DW_UNAVAILABLE if many more weights changed than in the version before: the next
+ * version covers it. */
 DW_API dw_status dw_publisher_publish(dw_publisher *publisher, uint64_t *ticket,
                                       const dw_publish_note *note, dw_error *err);
 

@@ -255,8 +255,9 @@ typedef struct dw_repair_report {
 /* Repairs a stream whose newest versions do not decode or have lost objects. The next
  * version is a restart: it has an anchor and needs no version before it, and followers
  * cross over to it by themselves. The weights are TENSORS or, if that is NULL, those of
- * the newest version that still decodes; DW_INVALID if that is the head. Takes over from
- * the stream's writer. These members of OPTIONS are used: base, fork_store, spool_dir
+ * the newest version that still decodes; DW_INVALID if that is the head. If the stream is
+ * quantised and TENSORS are not its own, they are quantised as it is. Takes over from the
+ * stream's writer. These members of OPTIONS are used: base, fork_store, spool_dir
  * (takes a copy of the model), sign_key, trust, single_writer, no_provenance,
  * max_anchor_bytes, n_threads, first_step, first_notes, confirm, progress and files. All
  * files that are given are stored again, so this also replaces those that were lost.

@@ -57,6 +57,8 @@ DW_API unsigned dw_dtype_bits(dw_dtype dtype);
 
 #define DW_MAX_DIMS 64
 
+typedef struct dw_device dw_device; /* device.h; experimental */
+
 typedef struct dw_tensor {
     const char *name; /* UTF-8, borrowed */
     dw_dtype dtype;
@@ -66,6 +68,7 @@ typedef struct dw_tensor {
     void *data;           /* [n_bytes], borrowed; may be NULL when n_bytes is 0 */
     uint64_t first_byte;  /* of a slice: its offset in the whole tensor, in bytes. Its
                              digest is then its share of the tensor's. Else 0 */
+    dw_device *device;    /* where `data` is; NULL: in the memory of the host */
 } dw_tensor;
 
 /* Computes the number of elements and bytes of a shape. Returns false if a product passes

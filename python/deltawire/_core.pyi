@@ -25,8 +25,8 @@ class _SupportsDLPack(Protocol):
 _Array: TypeAlias = (
     Buffer | _SupportsDLPack | tuple[Buffer, str] | tuple[Buffer, str, Sequence[int]]
 )
-"""The memory of a tensor, C-contiguous and on the CPU: a buffer, a DLPack exporter, or a
-buffer with its element type ('BF16', 'F8_E4M3', ...) and a shape."""
+"""The memory of a tensor, C-contiguous: a buffer, a DLPack exporter (memory of the CPU or of a CUDA
+device), or a buffer with its element type ('BF16', 'F8_E4M3', ...) and a shape."""
 _Tensors: TypeAlias = Mapping[str, _Array]
 
 # ---- errors ---------------------------------------------------------------------------
@@ -235,6 +235,12 @@ class Store:
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
+class VersionSource(NamedTuple):
+    stream: str
+    version: int
+    commit_sha256: str
+    """SHA-256 of the commit of that version."""
+
 class VersionInfo(NamedTuple):
     version: int
     content: Literal["delta", "anchor", "base", "fork"]
@@ -258,6 +264,8 @@ class VersionInfo(NamedTuple):
     """The version of deltawire that wrote it; None: not recorded."""
     host: str | None
     """The machine that wrote it; None: not recorded."""
+    source: VersionSource | None
+    """Of a derived stream: the version that this one was made of."""
 
 class Shortcut(NamedTuple):
     start: int | None
@@ -432,12 +440,16 @@ class Publisher:
         notes: str | None = None,
         unchanged: Iterable[str] | None = None,
         files: _Path | Mapping[str, bytes | _Path] | None = None,
+        cuda_streams: Mapping[str, int] | None = None,
     ) -> int:
         """Publishes the weights as they are, in the background, and returns a ticket. `files`
         replaces the companion files; otherwise the version has those of the one before. The weights
         must not change until captured(ticket). 0: skipped (`when_busy`). `unchanged` names
         tensors that were not written since the last publish that returned a ticket: they are
-        not read."""
+        not read. `cuda_streams` has the CUDA stream that writes the weights of each device
+        ("cuda:0"), as `torch.cuda.Stream.cuda_stream` is; the default stream if it is not named.
+        Weights on a device are read after what that stream was given before the call, and what
+        it is given after the call waits until they are read."""
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Waits until the version of the ticket, or of the last one, is committed. Raises
@@ -611,6 +623,10 @@ class Snapshot:
 def keygen(path: _Path) -> str:
     """Writes a new secret key and returns the public one."""
 
+def device_fault(name: str) -> str | None:
+    """Why tensors of a device such as "cuda:0" cannot be used, or None if they can: there is no
+    such device, or this build has no kernels for it."""
+
 def guard() -> None:
     """Installs a handler for SIGBUS, so that your own reads of tensors survive if a mapped file
     shrinks: guard_check() reports it. Call it after `faulthandler.enable()`."""
@@ -660,13 +676,25 @@ class Layout:
         the sums too."""
     def end(self) -> None: ...
     def bind(self, targets: _Tensors, /) -> None:
-        """Sets the memory of targets, which is held until the next bind()."""
+        """Sets the memory of targets, which is held until the next bind(). It may be on a
+        device."""
     def compare(self, tensors: _Tensors, *, threads: int = 0) -> dict[str, int]:
         """For each tensor that differs in the targets, how many elements differ."""
     def write(self, tensors: _Tensors, *, threads: int = 0) -> None: ...
+    def write_target(self, target: str, tensors: _Tensors, *, threads: int = 0) -> None:
+        """The same for one target: needs only its sources and its memory."""
+    def sources(self, target: str, /) -> list[str]:
+        """The tensors that have elements in a target. Call it after end()."""
     def apply(self, path: _Path, *, base: str | None = None, threads: int = 0) -> LayoutReport:
         """Applies a patch file and reads the values back. Raises Stale, and changes nothing, if
         the weights are not those that the patch starts from."""
+    def prepare(self, path: _Path, *, threads: int = 0) -> None:
+        """Does all of apply() that changes nothing, so that an engine need not pause for it: for
+        targets on a device it computes the positions and copies them there."""
+    def store(self, *, base: str | None = None, threads: int = 0) -> LayoutReport:
+        """The rest of apply(), once, with the patch that was prepared last. Raises Invalid if a
+        bind() or forget() came between. The memory of the patch stays until the next prepare() or
+        bind()."""
     def stores(
         self, path: _Path, *, base: str | None = None
     ) -> tuple[LayoutReport, dict[str, tuple[bytearray, bytearray, bytearray]]]:

@@ -53,7 +53,8 @@ class PublishCallback(TrainerCallback):
         if state.is_world_process_zero or _is_sharded(model):
             options: dict[str, Any] = {
                 "names": _plain_name, "start_step": state.global_step} | self._options
-            with saved_files(model, given.get("processing_class")) as files:
+            with saved_files(model, given.get("processing_class"),
+                             options.get("dtype", torch.bfloat16)) as files:
                 if files is not None:
                     options.setdefault("files", files)
                 self._publisher = dw_torch.Publisher(

@@ -229,6 +229,7 @@ class RolloutWorker(AsyncRolloutWorker):
         if not isinstance(trainer.weight_transfer, WeightTransfer):
             raise ValueError("the trainer has another weight_transfer: make it with "
                              "weight_transfer=deltawire.trl.WeightTransfer(url)")
+        trainer.weight_transfer.trainer = trainer
         given = {key: value for key, value in old._loop_kwargs.items()}
         trainer.rollout_worker = cls(transfer=trainer.weight_transfer, servers=servers, **given)
         trainer.rollout_queue = trainer.rollout_worker.rollout_buffer

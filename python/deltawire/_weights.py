@@ -5,7 +5,7 @@ from typing import Any, Callable
 
 import torch
 
-from . import _core
+from . import _core, _devices
 
 if torch.distributed.is_available():
     from . import _dtensor
@@ -31,17 +31,19 @@ def all_agree(mine: bool, group: Any) -> bool:
 class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 
-    Copied are tensors that the library cannot read in place (on a device, not contiguous, or not
-    split by rows), and a module's buffers, which change in every forward pass."""
+    Copied are tensors that the library cannot read in place (not contiguous, or not split by
+    rows), and a module's buffers, which change in every forward pass. The copy is on the same
+    device, unless the library cannot use that: then it is on the host."""
 
     def __init__(
         self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
-        copy_masters: bool = False,
+        copy_masters: bool = False, devices: set[torch.device] | None = None,
     ) -> None:
         """`find` returns the current tensors, if they may have been replaced. `copy_masters`:
-        copies of float32 stay float32, and the library rounds them."""
+        copies of float32 stay float32, and the library rounds them. `devices`: those that the
+        library uses."""
         self.live, self._find = live, find
         self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
@@ -52,18 +54,22 @@ class Weights:
         self._copy_masters = copy_masters
         self.copies: dict[str, torch.Tensor] = {}
         self.in_place: dict[str, torch.Tensor] = {}
+        self.devices = devices or set()
         self._seen: dict[str, int] = {}
         for name, tensor in live.items():
             is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
             is_rows = name not in self.parts or self.parts[name].is_rows
             local = self._local(name)
-            if is_rows and not is_buffer and local.is_cpu and local.is_contiguous():
+            on_device = local.device in self.devices
+            if (is_rows and not is_buffer and (local.is_cpu or on_device)
+                    and local.is_contiguous()):
                 self.in_place[name] = local
             else:
                 self.copies[name] = torch.empty(
                     local.shape,
                     dtype=dtype if name in self.masters and not copy_masters else local.dtype,
-                    pin_memory=local.is_cuda)
+                    device=local.device if on_device else None,
+                    pin_memory=local.is_cuda and not on_device)
         self._places = {name: tensor.data_ptr() for name, tensor in self.in_place.items()}
         self.take()
 
@@ -78,8 +84,15 @@ class Weights:
         """The tensors that the library rounds while it compares."""
         return self.masters if self._copy_masters else self.masters & self.in_place.keys()
 
-    def now(self, name: str) -> torch.Tensor:
-        return self.copies[name] if name in self.copies else self.in_place[name]
+    @property
+    def host_reads(self) -> bool:
+        """Whether weights are read in the memory of the host, where nothing but the caller can
+        wait until they are read."""
+        return any(tensor.is_cpu for tensor in self.in_place.values())
+
+    def now(self, name: str) -> Any:
+        return _devices.exported(self.copies[name] if name in self.copies
+                                 else self.in_place[name])
 
     def take(self) -> tuple[list[str], dict[str, int]]:
         """Updates the copies. Returns the tensors that did not change since the last noted()
@@ -104,8 +117,8 @@ class Weights:
         for name, tensor in changed.items():
             if name not in casts:
                 self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
-        for device in {tensor.device for tensor in changed.values() if tensor.is_cuda}:
-            torch.cuda.synchronize(device)
+        _devices.wait_for({tensor.device for name, tensor in changed.items()
+                           if tensor.is_cuda and self.copies[name].is_cpu})
         return frozen, seen
 
     def _versions(self) -> dict[str, int]:

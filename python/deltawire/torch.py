@@ -20,7 +20,7 @@ from typing import Any, Callable, Iterable, Mapping
 
 import torch
 
-from . import _core
+from . import _core, _devices
 from ._outcomes import OnError, Outcomes, wait_logged
 from ._weights import Weights, all_agree, is_sharded
 
@@ -85,6 +85,29 @@ def named_tensors(
     return found
 
 
+class Finder:
+    """named_tensors of a model, again and again: quick if its objects are the same as before."""
+
+    def __init__(self, model: Any, prefix: str, names: Names) -> None:
+        self._model, self._prefix, self._names = model, prefix, names
+        self._objects: list[Any] = []
+        self._found: dict[str, torch.Tensor] | None = None
+
+    def __call__(self) -> dict[str, torch.Tensor]:
+        if self._found is None or not self._is_same(self._now()):
+            self._found = named_tensors(self._model, prefix=self._prefix, names=self._names)
+            self._objects = self._now()
+        return self._found
+
+    def _now(self) -> list[Any]:
+        return list(self._model.state_dict(keep_vars=True).values()) \
+            if isinstance(self._model, torch.nn.Module) else []
+
+    def _is_same(self, objects: list[Any]) -> bool:
+        return len(objects) == len(self._objects) and all(
+            map(operator.is_, objects, self._objects))
+
+
 class Publisher:
     """Publishes a model, by hand or after the steps of an optimizer.
 
@@ -92,6 +115,9 @@ class Publisher:
     optimizer waits until they are read. float32 is rounded to bfloat16 while it is read
     (`dtype=None` publishes it as it is). A step that only accumulates gradients does not call the
     optimizer and publishes nothing.
+
+    Tensors on GPUs are read there: what the current CUDA stream is given after publish() waits
+    until they are read, and the host waits for nothing (docs/GPU.md).
 
     Opening makes the model the newest version of the stream: if it differs, for example after a
     restart from an older checkpoint, it is published at once.
@@ -113,13 +139,16 @@ class Publisher:
         group: Any = None,
         frozen: str = "detect",
         on_error: OnError | None = None,
+        baseline: str | None = None,
         **options: Any,
     ) -> None:
         """`start_step` is the model's step if a run continues from a checkpoint; steps are
         counted from there. `frozen="never"` also reads weights without a gradient at each
         publish; otherwise those that seem unchanged are skipped. `on_error` is called with the
         exception of each version that was not published; the step raises what it raises.
-        `options` are those of deltawire.Publisher."""
+        `baseline` says where the newest version of tensors on GPUs is kept, and where they are
+        compared: "device", or "host", to which they are copied at each publish. The default is
+        the device, if the library can use it. `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
@@ -127,19 +156,20 @@ class Publisher:
         if frozen not in ("detect", "never"):
             raise ValueError("frozen is 'detect' or 'never'")
 
-        def find() -> dict[str, torch.Tensor]:
-            return named_tensors(model, prefix=prefix, names=names)
-
+        find = Finder(model, prefix, names)
         if start_step is not None:
             start_step = operator.index(start_step)
         is_module = isinstance(model, torch.nn.Module)
-        self._weights = Weights(find(), dtype, is_module, find if is_module else None,
+        live = find()
+        devices = _devices.usable(_devices.gpus_of(live.values()), baseline, options)
+        self._weights = Weights(live, dtype, is_module, find if is_module else None,
                                 optimizer, frozen == "detect",
-                                bool(options.get("quantize_from_f32")))
+                                bool(options.get("quantize_from_f32")), devices)
         self._every, self._steps = publish_every, start_step or 0
         self._ticket = self._captured = 0
         arguments = self._weights.arguments(group)
         options = {"step": start_step} | options
+        _devices.wait_for(devices)  # for whatever wrote the weights
         self._native = _core.Publisher(url, **arguments, **options)
         self._outcomes = Outcomes(self._native, on_error)
         self._when_busy = options.get("when_busy", "wait")
@@ -159,9 +189,10 @@ class Publisher:
     # ---- hooks ------------------------------------------------------------------------
 
     def _before_step(self, *_: Any) -> None:
-        """Weights that are read in place must be read before they change."""
+        """Weights that are read in place must be read before they change. A CUDA stream waits
+        for that by itself."""
         self._outcomes.check()
-        if self._captured != self._ticket and self._weights.in_place:
+        if self._captured != self._ticket and self._weights.host_reads:
             self._wait_captured()
 
     def _after_step(self, *_: Any) -> None:
@@ -207,8 +238,9 @@ class Publisher:
         self._wait_captured()  # a copy must not change before it was read
         self._wait_idle()
         frozen, seen = self._weights.take()
-        ticket = self._native.publish(step=step, notes=notes, unchanged=frozen,
-                                      files=files)
+        ticket = self._native.publish(
+            step=step, notes=notes, unchanged=frozen, files=files,
+            cuda_streams=_devices.streams_of(self._weights.devices))
         if ticket:
             self._ticket = ticket
             self._outcomes.add(ticket)
@@ -251,7 +283,10 @@ class Follower:
     versions are fetched while the model is used. No weight changes before its version is proven.
     With `widen=True` a float32 model follows a bfloat16 stream, if nobody trains it. With
     `empty=True` the model holds nothing yet: the first version is fetched directly into it,
-    between `pause` and `resume`."""
+    between `pause` and `resume`.
+
+    Tensors on GPUs are changed there, without a copy of the model. After `pause`, it waits until
+    their devices have done all work that they were given, so nothing reads weights that change."""
 
     def __init__(
         self,
@@ -266,9 +301,8 @@ class Follower:
     ) -> None:
         """`options` are those of deltawire.Follower, such as `open_timeout`, `id` and `report`.
         It waits for a stream that does not exist yet."""
-        tensors = {name: tensor.detach() for name, tensor
-                   in named_tensors(model, prefix=prefix, names=names).items()}
-        for name, tensor in tensors.items():
+        found = named_tensors(model, prefix=prefix, names=names)
+        for name, tensor in found.items():
             if is_sharded(tensor):
                 raise ValueError(
                     f"{name!r} is a DTensor: a follower writes whole tensors. Follow into a "
@@ -278,7 +312,11 @@ class Follower:
         self._empty = bool(options.get("empty"))  # and not filled yet
         self._paused = False
         self._reports = bool(options.get("report", True))
-        self._native = _core.Follower(url, tensors=tensors, **options)
+        self._gpus = _devices.gpus_of(found.values())
+        _devices.wait_for(self._gpus)  # for whatever wrote the weights
+        self._native = _core.Follower(
+            url, tensors={name: _devices.exported(tensor.detach())
+                          for name, tensor in found.items()}, **options)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()
@@ -318,6 +356,7 @@ class Follower:
         while goal is not None and self._native.version != goal:
             if self._empty:
                 self._pause_once()  # staging fills an empty model
+                _devices.wait_for(self._gpus)
             self._native.stage(goal)
             self._empty = False
             if self._native.staged is None:
@@ -350,6 +389,7 @@ class Follower:
 
     def _store(self) -> None:
         staged = self._native.staged
+        _devices.wait_for(self._gpus)  # nothing may read the weights any more
         try:
             self._native.apply()
         except _core.Invalid:

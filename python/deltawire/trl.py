@@ -11,6 +11,8 @@ which pauses it only for the stores. docs/python/trl.md describes it.
 """
 from __future__ import annotations
 
+import contextlib
+import inspect
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
@@ -19,6 +21,7 @@ import torch
 
 from . import _core
 from . import torch as dw_torch
+from ._companions import saved_files
 from ._drive import Driven, bring_all
 from ._engines import Engine, Wait
 from ._outcomes import PublishWarning, wait_logged
@@ -45,7 +48,7 @@ class _Copies:
     all at once, on the CPU, float32 as bfloat16. TRL passes tied tensors once."""
 
     def __init__(self, dtype: torch.dtype | None, names: dw_torch.Names) -> None:
-        self._dtype, self._names = dtype, names
+        self.dtype, self._names = dtype, names
         self.tensors: dict[str, torch.Tensor] = {}
 
     def take(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -60,7 +63,7 @@ class _Copies:
             seen.add(name)
             tensor = tensor.detach()
             if is_first:
-                dtype = self._dtype if tensor.dtype == torch.float32 else None
+                dtype = self.dtype if tensor.dtype == torch.float32 else None
                 self.tensors[name] = torch.empty(
                     tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
             copy = self.tensors.get(name)
@@ -75,6 +78,13 @@ class _Copies:
             raise ValueError(f"{missing!r} was sent before, and is missing now")
 
 
+def _trainer_of(iterator: Any) -> Any:
+    """TRL passes the weights as a generator of the trainer; None if this is another iterator."""
+    if not inspect.isgenerator(iterator):
+        return None
+    return inspect.getgeneratorlocals(iterator).get("self")
+
+
 class WeightTransfer:
     """TRL's weight transfer through a stream: `AsyncGRPOTrainer(..., weight_transfer=this)`.
 
@@ -86,6 +96,9 @@ class WeightTransfer:
     With `drive` no follower runs beside the engines: their workers follow the stream by
     themselves (vLLM's back end `deltawire`), and each sync pauses them to apply what they have
     staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
+
+    The versions carry the configuration of the trainer's model and the files of its
+    `processing_class`, unless `files` names others; `files={}` leaves them out.
 
     `away_after`: a sync does not wait for an engine that could not be reached for so many
     seconds. When it is back, only RolloutWorker tags its samples correctly."""
@@ -135,6 +148,9 @@ class WeightTransfer:
         self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
         self._copies = _Copies(dtype, names)
         self._publisher: _core.Publisher | None = None
+        self.trainer: Any = None
+        """Whose model and `processing_class` have the companion files. The default is the trainer
+        that sends the first weights."""
         self._on_sync = on_sync
         self._report: _core.PublishReport | None = None
         self._version: int | None = None
@@ -191,18 +207,31 @@ class WeightTransfer:
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Returns when the weights are committed as a version."""
         start = time.monotonic()
+        trainer = self.trainer or _trainer_of(iterator)
         self._copies.take(iterator)
         step = self.model_version + 1
         if self._publisher is None:  # opening publishes the weights if they differ from the stream
-            self._publisher = _core.Publisher(
-                self._store, self._copies.tensors, step=step, publish_changed=True,
-                **self._options)
+            with self._files(trainer) as files:
+                self._publisher = _core.Publisher(
+                    self._store, self._copies.tensors, step=step, publish_changed=True,
+                    **files | self._options)
             self._version, self._report = self._publisher.version, None
         else:
             self._report = self._publish(step)
             self._version = self._report.version
         self._is_sent = True
         self._seconds = (time.monotonic() - start, 0.0)
+
+    @contextlib.contextmanager
+    def _files(self, trainer: Any) -> Iterator[dict[str, Any]]:
+        """The option for the companion files, if the caller gave none."""
+        model = getattr(trainer, "model", None)
+        if "files" in self._options or model is None:
+            yield {}
+            return
+        with saved_files(model, getattr(trainer, "processing_class", None),
+                         self._copies.dtype) as files:
+            yield {} if files is None else {"files": files}
 
     def _publish(self, step: int) -> _core.PublishReport:
         ticket = self._publisher.publish(step=step)

@@ -155,5 +155,6 @@ PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dwpy_diff(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dwpy_write_checkpoint(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dwpy_keygen(PyObject *self, PyObject *args);
+PyObject *dwpy_device_fault(PyObject *self, PyObject *args);
 
 #endif

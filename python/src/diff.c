@@ -9,7 +9,7 @@ static dw_delta *diff_now(PyObject *base, PyObject *next, dw_diff_options *optio
     dw_error err = {0};
     dwpy_hook hook;
     bool good = dwpy_tensors_take(&a, base, options->update_base) &&
-                dwpy_tensors_take(&b, next, DWPY_READ);
+                dwpy_tensors_take_beside(&b, next, DWPY_READ, &a);
     if (good && a.n != b.n) {
         dwpy_raise_text(DW_MISMATCH, NULL, "the two sides have not the same tensors");
         good = false;

@@ -173,10 +173,13 @@ PyObject *dwpy_layout_bind(PyObject *object, PyObject *mapping)
     if (!targets)
         PyErr_NoMemory();
     if (good && (good = dwpy_guard_enter(&self->guard))) {
+        dw_layout_ready_free(self->ready); /* it uses the devices of the old ones */
+        self->ready = NULL;
         for (size_t i = 0; i < self->n_targets; i++)
             dw_layout_move(self->layout, i, NULL);
         for (size_t i = 0; i < bound.n; i++)
-            dw_layout_move(self->layout, targets[i], bound.tensors[i].data);
+            dw_layout_move_to(self->layout, targets[i], bound.tensors[i].device,
+                              bound.tensors[i].data);
         dwpy_tensors before = self->targets;
         self->targets = bound;
         bound = before;

@@ -11,6 +11,7 @@ static dwpy_row_type report_row = {
 static void layout_dealloc(PyObject *object)
 {
     layout_object *self = (layout_object *)object;
+    dw_layout_ready_free(self->ready);
     dw_layout_free(self->layout);
     dwpy_tensors_release(&self->targets);
     PyMem_Free(self->sizes);
@@ -129,6 +130,60 @@ static PyObject *layout_write(PyObject *self, PyObject *args, PyObject *keywords
     return whole(self, args, keywords, true);
 }
 
+/* The number of the target NAME. */
+static bool find_target(const layout_object *self, PyObject *name, size_t *target)
+{
+    PyObject *index = PyDict_GetItemWithError(self->target_names, name);
+    if (!index && !PyErr_Occurred())
+        PyErr_SetObject(PyExc_KeyError, name);
+    *target = index ? PyLong_AsSize_t(index) : 0;
+    return index != NULL;
+}
+
+static PyObject *layout_sources(PyObject *object, PyObject *name)
+{
+    layout_object *self = (layout_object *)object;
+    size_t target;
+    if (!find_target(self, name, &target))
+        return NULL;
+    bool *chosen = PyMem_Calloc(self->n_tensors + 1, sizeof *chosen);
+    if (!chosen)
+        return PyErr_NoMemory();
+    PyObject *out = NULL;
+    if (dwpy_guard_enter(&self->guard)) {
+        for (size_t t = 0; t < self->n_tensors; t++)
+            chosen[t] = dw_layout_holds(self->layout, t, target);
+        dwpy_guard_leave(&self->guard);
+        out = names_where(self, chosen);
+    }
+    PyMem_Free(chosen);
+    return out;
+}
+
+static PyObject *layout_write_target(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"target", "tensors", "threads", NULL};
+    layout_object *self = (layout_object *)object;
+    PyObject *name, *mapping, *out = NULL;
+    unsigned n_threads = 0;
+    size_t target;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$I", names, &name, &mapping,
+                                     &n_threads) ||
+        !find_target(self, name, &target))
+        return NULL;
+    dwpy_tensors tensors = {0};
+    if (dwpy_tensors_take(&tensors, mapping, false) && dwpy_guard_enter(&self->guard)) {
+        dw_error err = {0};
+        dw_status status;
+        Py_BEGIN_ALLOW_THREADS status = dw_layout_write_target(
+            self->layout, target, tensors.tensors, tensors.n, n_threads, &err);
+        Py_END_ALLOW_THREADS dwpy_guard_leave(&self->guard);
+        out = status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
+    }
+    dwpy_tensors_release(&tensors);
+    return out;
+}
+
 /* ---- patches ---- */
 
 /* Parses the digest BASE; 0 for None. */
@@ -235,6 +290,73 @@ static PyObject *layout_list(PyObject *self, PyObject *args, PyObject *keywords)
     return patch(self, args, keywords, true);
 }
 
+static PyObject *layout_prepare(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"path", "threads", NULL};
+    layout_object *self = (layout_object *)object;
+    PyObject *path;
+    unsigned n_threads = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|$I:prepare", names,
+                                     PyUnicode_FSConverter, &path, &n_threads))
+        return NULL;
+    dw_status status = DW_INVALID;
+    dw_error err = {0};
+    const bool is_entered = dwpy_guard_enter(&self->guard);
+    if (is_entered) {
+        const char *file = dwpy_path_text(path);
+        Py_BEGIN_ALLOW_THREADS dw_layout_ready_free(self->ready);
+        status = dw_layout_prepare(&self->ready, self->layout, file, n_threads, &err);
+        Py_END_ALLOW_THREADS dwpy_guard_leave(&self->guard);
+    }
+    Py_DECREF(path);
+    if (!is_entered)
+        return NULL;
+    return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
+}
+
+/* Does not free the patch: that takes a device as long as storing it, and engines pause
+ * for this. */
+static dw_status store_ready(layout_object *self, unsigned n_threads,
+                             dw_layout_report *report, bool *forgotten, dw_error *err)
+{
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_layout_store(self->ready, n_threads, report, forgotten, err);
+    Py_END_ALLOW_THREADS return status;
+}
+
+static PyObject *layout_store(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"base", "threads", NULL};
+    layout_object *self = (layout_object *)object;
+    PyObject *base = Py_None, *out = NULL;
+    unsigned n_threads = 0;
+    dw_digest before;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OI:store", names, &base,
+                                     &n_threads) ||
+        !read_base(&before, base))
+        return NULL;
+    bool *forgotten = PyMem_Calloc(self->n_tensors + 1, sizeof *forgotten);
+    if (!forgotten)
+        return PyErr_NoMemory();
+    if (dwpy_guard_enter(&self->guard)) {
+        dw_layout_report report;
+        dw_error err = {0};
+        const bool is_ready = self->ready != NULL;
+        const dw_status status =
+            is_ready ? store_ready(self, n_threads, &report, forgotten, &err)
+                     : DW_INVALID;
+        dwpy_guard_leave(&self->guard);
+        if (status == DW_OK)
+            out = row_of(self, &report, forgotten, base == Py_None ? NULL : &before);
+        else
+            out = is_ready ? dwpy_raise(status, &err)
+                           : dwpy_raise_text(DW_INVALID, NULL, "no patch is prepared");
+    }
+    PyMem_Free(forgotten);
+    return out;
+}
+
 static PyMethodDef methods[] = {
     {"passes", dwpy_layout_passes, METH_NOARGS, "The number of passes."},
     {"spell", dwpy_layout_spell, METH_VARARGS,
@@ -251,8 +373,15 @@ static PyMethodDef methods[] = {
      "How many elements of each tensor differ in the targets."},
     {"write", DWPY_KEYWORDS(layout_write), METH_VARARGS | METH_KEYWORDS,
      "Stores whole tensors in the targets."},
+    {"write_target", DWPY_KEYWORDS(layout_write_target), METH_VARARGS | METH_KEYWORDS,
+     "Stores the tensors of one target in it."},
+    {"sources", layout_sources, METH_O, "The tensors that have elements in a target."},
     {"apply", DWPY_KEYWORDS(layout_apply), METH_VARARGS | METH_KEYWORDS,
      "Applies a patch file to the targets, and reads the values back."},
+    {"prepare", DWPY_KEYWORDS(layout_prepare), METH_VARARGS | METH_KEYWORDS,
+     "Does all of apply() that changes nothing; the rest is store()."},
+    {"store", DWPY_KEYWORDS(layout_store), METH_VARARGS | METH_KEYWORDS,
+     "Stores the prepared patch, and reads the values back."},
     {"stores", DWPY_KEYWORDS(layout_list), METH_VARARGS | METH_KEYWORDS,
      "The stores as lists, for memory that the CPU cannot reach."},
     {NULL, NULL, 0, NULL},

@@ -11,7 +11,8 @@ typedef struct dwpy_size {
 
 typedef struct layout_object {
     PyObject_HEAD dw_layout *layout;
-    dwpy_tensors targets; /* the memory that is held */
+    dw_layout_ready *ready; /* NULL: no patch is prepared */
+    dwpy_tensors targets;   /* the memory that is held */
     dwpy_size *sizes, *target_sizes;
     PyObject *names, *target_names; /* dicts: name -> number */
     size_t n_tensors, n_targets;

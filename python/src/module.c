@@ -34,6 +34,8 @@ static PyMethodDef functions[] = {
      METH_VARARGS | METH_KEYWORDS, "Writes a safetensors file, or shards."},
     {"keygen", dwpy_keygen, METH_VARARGS,
      "Writes a new secret key and returns the public one."},
+    {"device_fault", dwpy_device_fault, METH_VARARGS,
+     "Why a device such as 'cuda:0' cannot be used; None if it can."},
     {"guard", install_guard, METH_NOARGS,
      "Installs the handler for files that shrink while they are mapped."},
     {"guard_check", check_guard, METH_NOARGS,

@@ -35,8 +35,15 @@ static PyObject *bytes_of(PyObject *value)
 {
     if (PyObject_CheckBuffer(value))
         return PyBytes_FromObject(value);
+    PyObject *path = PyOS_FSPath(value); /* an integer would be an open file */
+    if (!path) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "files: bytes or a path, not %R", value);
+        return NULL;
+    }
     PyObject *io = PyImport_ImportModule("io");
-    PyObject *file = io ? PyObject_CallMethod(io, "open", "Os", value, "rb") : NULL;
+    PyObject *file = io ? PyObject_CallMethod(io, "open", "Os", path, "rb") : NULL;
+    Py_DECREF(path);
     PyObject *bytes =
         file ? PyObject_CallMethod(file, "read", "i", READ_BYTES + 1) : NULL;
     PyObject *closed = bytes ? PyObject_CallMethod(file, "close", NULL) : NULL;

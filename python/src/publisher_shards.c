@@ -1,5 +1,6 @@
-/* Converts names of tensors to the library's lists (masters, unchanged tensors, shards),
- * and handles receipts that the caller carries between ranks. */
+/* Converts names of tensors and devices to the library's lists (masters, unchanged
+ * tensors, shards, CUDA streams), and handles receipts that the caller carries between
+ * ranks. */
 #include "publisher_type.h"
 
 #include <limits.h>
@@ -93,6 +94,11 @@ static bool fill_shard(const publisher_object *self, const dw_tensor *array,
                         "the shard has another element type than the tensor");
         return false;
     }
+    if (array->device != self->tensors.tensors[out->tensor].device) {
+        dwpy_raise_text(DW_INVALID, array->name,
+                        "the shards of a tensor are not all on the same device");
+        return false;
+    }
     out->data = array->data;
     return dw_shape_size(array->dtype, array->n_dims, array->dims, &out->n_elems, NULL);
 }
@@ -110,9 +116,54 @@ bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **
         good = read_shard(self, PyList_GetItem(list, (Py_ssize_t)i), items, &(*out)[i]);
     good = good && dwpy_tensors_take_list(&self->shards, items, DWPY_READ);
     for (size_t i = 0; good && i < *n; i++)
+        if (self->shards.tensors[i].device)
+            self->tensors.tensors[(*out)[i].tensor].device =
+                self->shards.tensors[i].device;
+    for (size_t i = 0; good && i < *n; i++)
         good = fill_shard(self, &self->shards.tensors[i], &(*out)[i]);
     Py_XDECREF(items);
     Py_XDECREF(list);
+    return good;
+}
+
+/* ---- CUDA streams ---- */
+
+/* Devices without a tensor of the publisher are left out. */
+static bool read_stream(const publisher_object *self, PyObject *item,
+                        dw_device_stream *out, size_t *n)
+{
+    PyObject *name, *number;
+    if (!PyArg_ParseTuple(item, "UO;cuda_streams: names of devices and numbers", &name,
+                          &number))
+        return false;
+    const char *text = dwpy_text(name);
+    dw_device *device = text ? dwpy_devices_find(&self->tensors.devices, text) : NULL;
+    if (text && !device)
+        device = dwpy_devices_find(&self->shards.devices, text);
+    void *stream = PyLong_AsVoidPtr(number);
+    if (PyErr_Occurred())
+        return false;
+    if (device)
+        out[(*n)++] = (dw_device_stream){device, stream};
+    return true;
+}
+
+bool dwpy_publisher_streams(const publisher_object *self, PyObject *mapping,
+                            dw_device_stream **out, size_t *n)
+{
+    *out = NULL;
+    *n = 0;
+    if (!mapping || mapping == Py_None)
+        return true;
+    PyObject *items = PyMapping_Items(mapping);
+    const size_t n_items = items ? (size_t)PyList_Size(items) : 0;
+    *out = items ? PyMem_Calloc(n_items + 1, sizeof **out) : NULL;
+    if (items && !*out)
+        PyErr_NoMemory();
+    bool good = *out != NULL;
+    for (size_t i = 0; good && i < n_items; i++)
+        good = read_stream(self, PyList_GetItem(items, (Py_ssize_t)i), *out, n);
+    Py_XDECREF(items);
     return good;
 }
 

@@ -176,21 +176,24 @@ static PyObject *publish_now(publisher_object *self, const dw_publish_note *note
 
 static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"step", "notes", "unchanged", "files", NULL};
+    static char *names[] = {"step", "notes", "unchanged", "files", "cuda_streams", NULL};
     publisher_object *self = (publisher_object *)object;
-    PyObject *step = NULL, *unchanged = NULL, *files = NULL;
+    PyObject *step = NULL, *unchanged = NULL, *files = NULL, *streams = NULL;
     dwpy_files companions = {0};
+    dw_device_stream *list = NULL;
     dw_publish_note note = {.struct_bytes = sizeof note};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zOO:publish", names,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O&zOOO:publish", names,
                                      dwpy_step_arg, &step, &note.notes, &unchanged,
-                                     &files))
+                                     &files, &streams))
         return NULL;
     note.step = dwpy_text(step);
     PyObject *ticket = NULL;
     bool *flags = NULL;
     if (dwpy_guard_enter(&self->guard)) {
         if (dwpy_publisher_flags(self, unchanged, "unchanged", &flags) &&
-            dwpy_files_read(&companions, files)) {
+            dwpy_files_read(&companions, files) &&
+            dwpy_publisher_streams(self, streams, &list, &note.n_streams)) {
+            note.streams = list;
             note.unchanged = flags;
             note.files = companions.files;
             note.n_files = companions.n;
@@ -201,6 +204,7 @@ static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *k
     }
     dwpy_files_release(&companions);
     PyMem_Free(flags);
+    PyMem_Free(list);
     Py_XDECREF(step);
     return ticket;
 }

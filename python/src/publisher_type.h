@@ -50,6 +50,10 @@ bool dwpy_publisher_flags(const publisher_object *self, PyObject *names, const c
  * failure. */
 bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **out,
                            size_t *n);
+/* A mapping of names of devices to CUDA streams, as numbers; NULL or None: none. Free
+ * *OUT with PyMem_Free. */
+bool dwpy_publisher_streams(const publisher_object *self, PyObject *mapping,
+                            dw_device_stream **out, size_t *n);
 PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_accept(PyObject *self, PyObject *args);

@@ -127,7 +127,7 @@ PyObject *dwpy_cast(PyObject *self, PyObject *args, PyObject *keywords)
     dwpy_tensors from, to = {0};
     if (!dwpy_tensors_take(&from, source, DWPY_READ))
         return NULL;
-    bool good = dwpy_tensors_take(&to, into, DWPY_WRITE);
+    bool good = dwpy_tensors_take_beside(&to, into, DWPY_WRITE, &from);
     if (good && to.n != from.n) {
         dwpy_raise_text(DW_MISMATCH, NULL, "the two sides have not the same tensors");
         good = false;

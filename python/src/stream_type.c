@@ -14,8 +14,11 @@ typedef struct stream_object {
 static dwpy_row_type version_row = {
     "VersionInfo", "A version of a stream.",
     "version content epoch created step notes state n_changed n_objects n_bytes key base "
-    "fork_url fork_version suspect_from library host",
+    "fork_url fork_version suspect_from library host source",
     NULL};
+static dwpy_row_type source_row = {"VersionSource",
+                                   "The version of another stream that one was made of.",
+                                   "stream version commit_sha256", NULL};
 static dwpy_row_type shortcut_row = {"Shortcut",
                                      "A fold or an anchor that leads to a version.",
                                      "start to n_bytes n_objects", NULL};
@@ -173,6 +176,18 @@ static PyObject *get_floor(PyObject *self, void *unused)
     return ask(self, dw_stream_floor);
 }
 
+static PyObject *source_of(const dw_version_source *source)
+{
+    char sha256[65];
+    if (!source->stream)
+        Py_RETURN_NONE;
+    for (int i = 0; i < 32; i++)
+        snprintf(sha256 + 2 * i, 3, "%02x", source->commit_sha256[i]);
+    return dwpy_row(&source_row,
+                    Py_BuildValue("NKs", dwpy_string(source->stream),
+                                  (unsigned long long)source->version, sha256));
+}
+
 static PyObject *row_of(const dw_version_info *v)
 {
     static const char *const contents[] = {"delta", "anchor", "base", "fork"};
@@ -181,7 +196,7 @@ static PyObject *row_of(const dw_version_info *v)
     return dwpy_row(
         &version_row,
         Py_BuildValue(
-            "KsKNNNNKKKNNNNNNN", (unsigned long long)v->version, contents[v->content],
+            "KsKNNNNKKKNNNNNNNN", (unsigned long long)v->version, contents[v->content],
             (unsigned long long)v->epoch, dwpy_string(v->created), dwpy_string(v->step),
             dwpy_string(v->notes), dwpy_digest(v->state),
             (unsigned long long)v->n_changed, (unsigned long long)v->n_objects,
@@ -190,7 +205,7 @@ static PyObject *row_of(const dw_version_info *v)
             dwpy_version(v->fork_url ? v->fork_version : DW_NO_VERSION),
             dwpy_version(v->suspect_from ? v->suspect_from : DW_NO_VERSION),
             dwpy_string(v->library[0] ? v->library : NULL),
-            dwpy_string(v->host[0] ? v->host : NULL)));
+            dwpy_string(v->host[0] ? v->host : NULL), source_of(&v->source)));
 }
 
 /* With the guard held. */
@@ -293,9 +308,8 @@ static PyObject *file_row_of(const dw_file_info *file)
     char sha256[2 * sizeof file->sha256 + 1];
     for (size_t i = 0; i < sizeof file->sha256; i++)
         snprintf(sha256 + 2 * i, 3, "%02x", file->sha256[i]);
-    return dwpy_row(&file_row,
-                    Py_BuildValue("KsK", (unsigned long long)file->n_bytes, sha256,
-                                  (unsigned long long)file->version));
+    return dwpy_row(&file_row, Py_BuildValue("KsK", (unsigned long long)file->n_bytes,
+                                             sha256, (unsigned long long)file->version));
 }
 
 static PyObject *stream_files(PyObject *object, PyObject *args)
@@ -433,8 +447,8 @@ static PyType_Spec spec = {"deltawire.Stream", sizeof(stream_object), 0,
 bool dwpy_stream_add(PyObject *module)
 {
     return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &version_row) &&
+           dwpy_row_type_add(module, &source_row) &&
            dwpy_row_type_add(module, &shortcut_row) &&
            dwpy_row_type_add(module, &follower_row) &&
-           dwpy_row_type_add(module, &file_row) &&
-           dwpy_row_type_add(module, &tensor_row);
+           dwpy_row_type_add(module, &file_row) && dwpy_row_type_add(module, &tensor_row);
 }

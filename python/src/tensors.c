@@ -180,8 +180,8 @@ static bool has_dlpack(PyObject *object)
     return method != NULL;
 }
 
-static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
-                     dwpy_access access)
+static bool take_one(dw_tensor *tensor, dwpy_hold *hold, dwpy_devices *devices,
+                     PyObject *value, dwpy_access access)
 {
     const bool writable = access == DWPY_WRITE;
     bool good;
@@ -190,7 +190,7 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
     } else if (PyObject_CheckBuffer(value)) {
         good = take_plain(tensor, hold, value, writable);
     } else if (has_dlpack(value)) {
-        good = dwpy_dlpack_take(tensor, hold, value, tensor->name, writable);
+        good = dwpy_dlpack_take(tensor, hold, devices, value, tensor->name, writable);
     } else {
         PyErr_Format(PyExc_TypeError,
                      "tensor '%s': neither a buffer nor a DLPack exporter", tensor->name);
@@ -212,9 +212,10 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, PyObject *value,
 
 /* ---- all of them ---- */
 
-bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access)
+static bool take_pairs(dwpy_tensors *out, PyObject *pairs, dwpy_access access,
+                       const dwpy_devices *beside)
 {
-    *out = (dwpy_tensors){.items = Py_NewRef(pairs)};
+    *out = (dwpy_tensors){.items = Py_NewRef(pairs), .devices.beside = beside};
     const size_t n = (size_t)PyList_Size(pairs);
     out->tensors = PyMem_Calloc(n + 1, sizeof *out->tensors);
     out->holds = PyMem_Calloc(n + 1, sizeof *out->holds);
@@ -229,14 +230,20 @@ bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access acce
         if (!good)
             break;
         out->n = i + 1;
-        good = take_one(&out->tensors[i], &out->holds[i], value, access);
+        good = take_one(&out->tensors[i], &out->holds[i], &out->devices, value, access);
     }
     if (!good)
         dwpy_tensors_release(out);
     return good;
 }
 
-bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access)
+bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access)
+{
+    return take_pairs(out, pairs, access, NULL);
+}
+
+static bool take_mapping(dwpy_tensors *out, PyObject *mapping, dwpy_access access,
+                         const dwpy_devices *beside)
 {
     *out = (dwpy_tensors){0};
     PyObject *items = PyMapping_Check(mapping) ? PyMapping_Items(mapping) : NULL;
@@ -245,13 +252,25 @@ bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access)
             PyErr_SetString(PyExc_TypeError, "tensors are a mapping of names to arrays");
         return false;
     }
-    const bool good = dwpy_tensors_take_list(out, items, access);
+    const bool good = take_pairs(out, items, access, beside);
     Py_DECREF(items);
     return good;
 }
 
+bool dwpy_tensors_take(dwpy_tensors *out, PyObject *mapping, dwpy_access access)
+{
+    return take_mapping(out, mapping, access, NULL);
+}
+
+bool dwpy_tensors_take_beside(dwpy_tensors *out, PyObject *mapping, dwpy_access access,
+                              const dwpy_tensors *beside)
+{
+    return take_mapping(out, mapping, access, &beside->devices);
+}
+
 void dwpy_tensors_release(dwpy_tensors *tensors)
 {
+    dwpy_devices_close(&tensors->devices);
     for (size_t i = 0; i < tensors->n; i++) {
         dwpy_hold *hold = &tensors->holds[i];
         if (hold->has_view)

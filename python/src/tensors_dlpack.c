@@ -56,31 +56,58 @@ static bool is_contiguous(const dl_tensor *t)
 static const char *device_name(long type)
 {
     static const char *const names[] = {
-        [2] = "CUDA",  [4] = "OpenCL",        [7] = "Vulkan",  [8] = "Metal",
-        [10] = "ROCm", [13] = "CUDA managed", [14] = "oneAPI",
+        [4] = "OpenCL", [7] = "Vulkan",        [8] = "Metal",
+        [10] = "ROCm",  [13] = "CUDA managed", [14] = "oneAPI",
     };
     const size_t n = sizeof names / sizeof *names;
     return type > 0 && (size_t)type < n && names[type] ? names[type] : "another";
 }
 
-/* Refuses a tensor on a device before the capsule is made; the error names it. */
-static bool device_is_good(PyObject *object, const char *name)
+/* Where an exporter says that its memory is. */
+typedef struct place {
+    long type;
+    long index;
+} place;
+
+static bool get_place(place *out, PyObject *object)
 {
     PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    PyObject *number = device ? PySequence_GetItem(device, 0) : NULL;
-    PyObject *plain =
-        number ? PyNumber_Long(number) : NULL; /* some exporters return an enum */
-    const long type = plain ? PyLong_AsLong(plain) : -1;
-    Py_XDECREF(plain);
-    Py_XDECREF(number);
+    long values[2] = {-1, -1};
+    for (Py_ssize_t i = 0; device && i < 2; i++) {
+        PyObject *number = PySequence_GetItem(device, i);
+        PyObject *plain =
+            number ? PyNumber_Long(number) : NULL; /* some exporters return an enum */
+        values[i] = plain ? PyLong_AsLong(plain) : -1;
+        Py_XDECREF(plain);
+        Py_XDECREF(number);
+        if (PyErr_Occurred())
+            break;
+    }
     Py_XDECREF(device);
-    if (PyErr_Occurred())
-        return false;
-    if (type == DL_CPU || type == DL_CUDA_HOST)
+    *out = (place){values[0], values[1]};
+    return !PyErr_Occurred();
+}
+
+/* Pinned memory is the host's, too: some exporters name it in one place and not in the
+ * other. */
+static bool is_host(long type)
+{
+    return type == DL_CPU || type == DL_CUDA_HOST;
+}
+
+/* Opens the device of a tensor, or refuses it, before the capsule is made. */
+static bool take_device(dw_tensor *tensor, dwpy_devices *devices, const place *at,
+                        const char *name)
+{
+    if (is_host(at->type))
         return true;
+    if (at->type == DL_CUDA) {
+        tensor->device = dwpy_devices_use(devices, at->index, name);
+        return tensor->device != NULL;
+    }
     char text[128];
     snprintf(text, sizeof text, "is on %s device (DLPack %ld): copy it to the CPU first",
-             device_name(type), type);
+             device_name(at->type), at->type);
     dwpy_raise_text(DW_UNSUPPORTED, name, text);
     return false;
 }
@@ -100,18 +127,25 @@ static PyObject *detach(PyObject *object)
                           : Py_NewRef(object);
 }
 
-/* Asks for a versioned capsule, if the exporter supports it. */
-static PyObject *get_capsule(PyObject *object)
+/* Asks for a versioned capsule, if the exporter supports it. The exporter makes no stream
+ * of a device wait (-1): what the caller does says when the memory is read. */
+static PyObject *get_capsule(PyObject *object, bool on_device)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *none = PyTuple_New(0);
-    PyObject *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
-    PyObject *capsule =
-        method && none && keywords ? PyObject_Call(method, none, keywords) : NULL;
-    if (!capsule && method && none && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Clear();
-        capsule = PyObject_Call(method, none, NULL);
+    PyObject *keywords = on_device ? Py_BuildValue("{si}", "stream", -1) : PyDict_New();
+    PyObject *version = Py_BuildValue("(ii)", 1, 0);
+    PyObject *capsule = NULL;
+    if (method && none && keywords && version &&
+        PyDict_SetItemString(keywords, "max_version", version) == 0) {
+        capsule = PyObject_Call(method, none, keywords);
+        if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear();
+            if (PyDict_DelItemString(keywords, "max_version") == 0)
+                capsule = PyObject_Call(method, none, keywords);
+        }
     }
+    Py_XDECREF(version);
     Py_XDECREF(keywords);
     Py_XDECREF(none);
     Py_XDECREF(method);
@@ -141,10 +175,11 @@ static const dl_tensor *consume(dwpy_hold *hold, PyObject *capsule, bool *readon
     return &m->tensor;
 }
 
-static const char *fault_of(const dl_tensor *t, dw_dtype *dtype)
+static const char *fault_of(const dl_tensor *t, const place *at, dw_dtype *dtype)
 {
-    if (t->device_type != DL_CPU && t->device_type != DL_CUDA_HOST)
-        return "is not in the CPU's memory";
+    if (is_host(at->type) ? !is_host(t->device_type)
+                          : t->device_type != at->type || t->device_id != at->index)
+        return "is not on the device that __dlpack_device__ names";
     if (t->n_dims < 0 || t->n_dims > DW_MAX_DIMS)
         return "has more than 64 dimensions";
     if (!dtype_of_dlpack(dtype, t))
@@ -157,13 +192,14 @@ static const char *fault_of(const dl_tensor *t, dw_dtype *dtype)
     return NULL;
 }
 
-bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
-                      const char *name, bool writable)
+bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, dwpy_devices *devices,
+                      PyObject *object, const char *name, bool writable)
 {
-    if (!device_is_good(object, name))
+    place at;
+    if (!get_place(&at, object) || !take_device(tensor, devices, &at, name))
         return false;
     PyObject *exporter = detach(object);
-    PyObject *capsule = exporter ? get_capsule(exporter) : NULL;
+    PyObject *capsule = exporter ? get_capsule(exporter, tensor->device) : NULL;
     Py_XDECREF(exporter);
     bool readonly = false;
     const dl_tensor *t = capsule ? consume(hold, capsule, &readonly) : NULL;
@@ -171,7 +207,7 @@ bool dwpy_dlpack_take(dw_tensor *tensor, dwpy_hold *hold, PyObject *object,
     if (!t)
         return false;
     const char *fault = readonly && writable ? "is read-only, and would be written"
-                                             : fault_of(t, &tensor->dtype);
+                                             : fault_of(t, &at, &tensor->dtype);
     if (fault) {
         dwpy_raise_text(DW_INVALID, name, fault);
         return false;

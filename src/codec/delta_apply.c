@@ -27,6 +27,8 @@ dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor 
         patch->in_heap = true;
         status = dw_stage_verify(&result, stage, &options, dw_patch_take, patch, err);
     }
+    if (status == DW_OK)
+        status = dw_patch_keep(patch, stage, NULL, err);
     dw_stage_close(stage);
     if (status != DW_OK) {
         dw_patch_free(patch);
@@ -47,8 +49,8 @@ static dw_status scatter_changes(void *context, size_t t, uint64_t first,
 }
 
 /* If tensors share memory, a store to one changes the base of the other. So everything is
- * decoded to a list first, which costs memory. */
-static dw_status apply_tied(const dw_delta *delta, const dw_tensor *tensors,
+ * decoded to a list first, which costs memory. Devices always work so. */
+static dw_status apply_list(const dw_delta *delta, const dw_tensor *tensors,
                             size_t n_tensors, const dw_apply_options *options,
                             dw_error *err)
 {
@@ -81,6 +83,8 @@ dw_status dw_delta_apply_proven(const dw_delta *delta, const dw_tensor *tensors,
 {
     dw_stage_result result;
     dw_stage *stage;
+    if (dw_tensors_on_device(tensors, n_tensors))
+        return apply_list(delta, tensors, n_tensors, options, err);
     dw_status status =
         dw_stage_open(&stage, delta, tensors, n_tensors, options->n_threads, err);
     /* a block is decoded before the stores to it, and depends on no other block */
@@ -101,8 +105,8 @@ dw_status dw_delta_apply(const dw_delta *delta, const dw_tensor *tensors,
     dw_status status = DW_OPTIONS_TAKE(dw_apply_options, &options, given, err);
     if (status == DW_OK)
         status = dw_tensors_overlap(&tied, tensors, n_tensors, err);
-    if (status == DW_OK && tied)
-        return apply_tied(delta, tensors, n_tensors, &options, err);
+    if (status == DW_OK && (tied || dw_tensors_on_device(tensors, n_tensors)))
+        return apply_list(delta, tensors, n_tensors, &options, err);
     if (status == DW_OK)
         status = dw_stage_open(&stage, delta, tensors, n_tensors, options.n_threads, err);
     if (status != DW_OK)

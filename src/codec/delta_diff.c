@@ -8,6 +8,7 @@
 #include "codec/encode.h"
 #include "codec/stage.h"
 #include "codec/trl_delta.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
 
 void dw_diff_options_init_sized(dw_diff_options *options, size_t struct_bytes)
@@ -61,7 +62,13 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                                     "the slices begin at different bytes");
         if (status != DW_OK)
             return status;
-        pairs[i] = (dw_encode_pair){.base = *b, .next = *n};
+        if (b->device != n->device)
+            return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, b->name,
+                                  "the old version is on %s, the new one on %s. Copy one "
+                                  "of them first",
+                                  b->device ? b->device->name : "the host",
+                                  n->device ? n->device->name : "the host");
+        pairs[i] = (dw_encode_pair){.base = *b, .next = *n, .number = base->order[i]};
         if (options->base_digests)
             pairs[i].base_digest = options->base_digests[base->order[i]];
         next_of[i] = next->order[i];
@@ -69,12 +76,12 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
     return DW_OK;
 }
 
-/* Applies the delta to tensors that share memory. NEXT is not read again: it may have
- * changed. If it changed while it was compared, two names of one memory can have been
- * read as different values, and BASE cannot hold both. */
-static dw_status update_tied(const dw_delta *delta, const dw_tensor *base,
-                             const dw_name_index *names, const dw_encode_pair *pairs,
-                             const dw_diff_options *options, dw_error *err)
+/* Applies the delta to tensors that share memory, or are on devices. NEXT is not read
+ * again: it may have changed. If it changed while it was compared, two names of one
+ * memory can have been read as different values, and BASE cannot hold both. */
+static dw_status update_later(const dw_delta *delta, const dw_tensor *base,
+                              const dw_name_index *names, const dw_encode_pair *pairs,
+                              const dw_diff_options *options, dw_error *err)
 {
     dw_apply_options apply;
     dw_apply_options_init(&apply);
@@ -100,6 +107,14 @@ static dw_status update_tied(const dw_delta *delta, const dw_tensor *base,
 dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *next,
                         size_t n_tensors, const dw_diff_options *given, dw_error *err)
 {
+    return dw_delta_diff_captured(out, base, next, n_tensors, given, NULL, err);
+}
+
+dw_status dw_delta_diff_captured(dw_delta **out, const dw_tensor *base,
+                                 const dw_tensor *next, size_t n_tensors,
+                                 const dw_diff_options *given,
+                                 const dw_encode_capture *capture, dw_error *err)
+{
     *out = NULL;
     dw_diff_options options;
     dw_status status = DW_OPTIONS_TAKE(dw_diff_options, &options, given, err);
@@ -114,9 +129,9 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
     if (!pairs || !next_of)
         status = dw_fail_memory(err, NULL);
     if (status == DW_OK)
-        status = dw_tensors_check(base, n_tensors, err);
+        status = dw_tensors_check_placed(base, n_tensors, err);
     if (status == DW_OK)
-        status = dw_tensors_check(next, n_tensors, err);
+        status = dw_tensors_check_placed(next, n_tensors, err);
     if (status == DW_OK)
         status = dw_name_index_init(&base_names, base, n_tensors, err);
     if (status == DW_OK)
@@ -124,19 +139,21 @@ dw_status dw_delta_diff(dw_delta **out, const dw_tensor *base, const dw_tensor *
     if (status == DW_OK)
         status = pair_up(pairs, next_of, &base_names, &next_names, &options, err);
     /* if tensors share memory, a store to one would hide the change of the other, so
-     * everything is compared first */
-    bool tied = false;
+     * everything is compared first. Devices only compare */
+    bool later = false;
     if (status == DW_OK && options.update_base)
-        status = dw_tensors_overlap(&tied, base, n_tensors, err);
+        status = dw_tensors_overlap(&later, base, n_tensors, err);
+    later = options.update_base && (later || dw_tensors_on_device(base, n_tensors));
     if (status == DW_OK) {
         dw_encode_job job = {.pairs = pairs,
                              .n_pairs = n_tensors,
-                             .digests_known = options.base_digests != NULL};
-        options.update_base = options.update_base && !tied;
+                             .digests_known = options.base_digests != NULL,
+                             .capture = capture};
+        options.update_base = options.update_base && !later;
         status = dw_encode(out, &job, &options, err);
     }
-    if (status == DW_OK && tied) {
-        status = update_tied(*out, base, &base_names, pairs, &options, err);
+    if (status == DW_OK && later) {
+        status = update_later(*out, base, &base_names, pairs, &options, err);
         if (status != DW_OK) {
             dw_delta_close(*out);
             *out = NULL;
@@ -188,7 +205,8 @@ static dw_status recode_class(dw_delta **out, const dw_patch *patch,
                              : dw_fail_memory(err, NULL);
     if (status == DW_OK) {
         pair_with_patch(pairs, &names, patch, base_digests);
-        dw_encode_job job = {pairs, n_tensors, true, patch, NULL};
+        dw_encode_job job = {
+            .pairs = pairs, .n_pairs = n_tensors, .digests_known = true, .patch = patch};
         status = dw_encode(out, &job, options, err);
     }
     dw_name_index_release(&names);

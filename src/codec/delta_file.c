@@ -82,8 +82,8 @@ static dw_status write_header(dw_delta *delta, uint64_t n_block_bytes, dw_error 
     };
     const uint64_t n_index = delta->index.n_bytes;
     const dw_tensor parts[] = {
-        {"index", DW_U8, 1, &n_index, n_index, NULL, 0},
-        {"blocks", DW_U8, 1, &n_block_bytes, n_block_bytes, NULL, 0},
+        {"index", DW_U8, 1, &n_index, n_index, NULL, 0, NULL},
+        {"blocks", DW_U8, 1, &n_block_bytes, n_block_bytes, NULL, 0, NULL},
     };
     dw_status status =
         dw_safetensors_header(&delta->header, parts, 2, metadata,

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernel/kernel.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
 
 #define P           DW_DIGEST_PRIME
@@ -92,7 +93,8 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
             memcpy((uint8_t *)padded + place, at, n);
             chunk = padded;
         }
-        sum = dw_digest_add(sum, dw_digest_times(power, k->digest_chunk(chunk, low, high)));
+        sum =
+            dw_digest_add(sum, dw_digest_times(power, k->digest_chunk(chunk, low, high)));
         power = dw_digest_times(power, generator);
         at += n;
         n_bytes -= n;
@@ -214,13 +216,12 @@ static dw_status sweep_item(void *context, size_t i, unsigned worker, dw_error *
     return status;
 }
 
-dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *tensors,
-                            size_t n_tensors, unsigned n_threads,
-                            const dw_progress *progress, dw_error *err)
+/* Those that are in the memory of the host. */
+static dw_status digest_host(dw_digest *out, const dw_tensor *tensors, size_t n_tensors,
+                             unsigned n_threads, const dw_progress *progress,
+                             dw_error *err)
 {
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
-    if (status != DW_OK)
-        return status;
+    dw_status status = DW_OK;
     size_t n_items = 0;
     for (size_t t = 0; t < n_tensors; t++)
         n_items += (size_t)((tensors[t].n_bytes + SWEEP_BYTES - 1) / SWEEP_BYTES);
@@ -250,8 +251,6 @@ dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *t
     memset(out, 0, n_tensors * sizeof *out);
     for (size_t i = 0; i < n_items; i++)
         out[tensor_of[i]] = dw_digest_add(out[tensor_of[i]], shares[i]);
-    if (state)
-        *state = dw_digest_state(tensors, out, n_tensors);
 out:
     for (unsigned w = 0; loans && w < n_workers; w++)
         dw_loan_release(&loans[w]);
@@ -259,5 +258,58 @@ out:
     dw_free(tensor_of);
     dw_free(first_item);
     dw_free(shares);
+    return status;
+}
+
+/* Those on DEVICE, or on the host if it is NULL, of a list that is on several. */
+static dw_status digest_some(dw_digest *out, dw_device *device, const dw_tensor *tensors,
+                             size_t n_tensors, unsigned n_threads,
+                             const dw_progress *progress, dw_error *err)
+{
+    dw_tensor *some = dw_alloc_array(n_tensors, sizeof *some);
+    dw_digest *digests = dw_alloc_array(n_tensors, sizeof *digests);
+    dw_status status = some && digests ? DW_OK : dw_fail_memory(err, NULL);
+    size_t n = 0;
+    for (size_t t = 0; status == DW_OK && t < n_tensors; t++)
+        if (tensors[t].device == device)
+            some[n++] = tensors[t];
+    if (status == DW_OK)
+        status = device ? device->ops->digest(device, digests, some, n, err)
+                        : digest_host(digests, some, n, n_threads, progress, err);
+    n = 0;
+    for (size_t t = 0; status == DW_OK && t < n_tensors; t++)
+        if (tensors[t].device == device)
+            out[t] = digests[n++];
+    dw_free(some);
+    dw_free(digests);
+    return status;
+}
+
+static dw_status digest_placed(dw_digest *out, const dw_tensor *tensors, size_t n_tensors,
+                               unsigned n_threads, const dw_progress *progress,
+                               dw_error *err)
+{
+    dw_device_list devices;
+    dw_status status = dw_devices_of(&devices, tensors, n_tensors, err);
+    if (status == DW_OK && devices.has_host)
+        status = digest_some(out, NULL, tensors, n_tensors, n_threads, progress, err);
+    for (size_t i = 0; status == DW_OK && i < devices.n; i++)
+        status =
+            digest_some(out, devices.items[i], tensors, n_tensors, n_threads, NULL, err);
+    dw_device_list_release(&devices);
+    return status;
+}
+
+dw_status dw_digest_tensors(dw_digest *out, dw_digest *state, const dw_tensor *tensors,
+                            size_t n_tensors, unsigned n_threads,
+                            const dw_progress *progress, dw_error *err)
+{
+    dw_status status = dw_tensors_check_placed(tensors, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_tensors_on_device(tensors, n_tensors)
+                     ? digest_placed(out, tensors, n_tensors, n_threads, progress, err)
+                     : digest_host(out, tensors, n_tensors, n_threads, progress, err);
+    if (status == DW_OK && state)
+        *state = dw_digest_state(tensors, out, n_tensors);
     return status;
 }

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "codec/digest.h"
 #include "codec/trl_delta.h"
+#include "tensor/device.h"
 
 typedef dw_encode_item item;
 
@@ -38,6 +39,12 @@ static bool is_rounded(const dw_encode_pair *pair)
 static bool is_same(const encoder *e, const dw_encode_pair *pair)
 {
     return e->job->digests_known && pair->next.data && pair->next.data == pair->base.data;
+}
+
+/* Whether its blocks are not encoded here. */
+static bool is_elsewhere(const encoder *e, const dw_encode_pair *pair)
+{
+    return e->job->device || pair->base.device;
 }
 
 /* ---- the loop over blocks ---- */
@@ -111,6 +118,8 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     encoder *e = context;
     item *it = &e->items[i];
     const dw_encode_pair *pair = &e->job->pairs[it->pair];
+    if (is_elsewhere(e, pair))
+        return DW_OK; /* encode_on_devices */
     const dw_element element = element_of(pair);
     const dw_span span =
         dw_block_span(dw_tensor_units(&pair->base), element.width, it->block);
@@ -191,6 +200,95 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     return keep_new(e, it, &span, old, err);
 }
 
+/* ---- pairs on devices ---- */
+
+/* Takes what was encoded before. */
+static dw_status fetch_captured(encoder *e, dw_error *err)
+{
+    const dw_encode_capture *c = e->job->capture;
+    dw_status status = DW_OK;
+    for (size_t begin = 0, end; status == DW_OK && begin < e->n_items; begin = end) {
+        const size_t p = e->items[begin].pair;
+        for (end = begin; end < e->n_items && e->items[end].pair == p; end++)
+            ;
+        if (e->job->pairs[p].base.device)
+            status = c->fetch(c->context, &e->job->pairs[p], &e->maps[p],
+                              e->items + begin, end - begin, err);
+    }
+    return status;
+}
+
+/* Lets DEVICE encode its pairs: they become a job of their own. */
+static dw_status encode_on(encoder *e, dw_device *device, dw_error *err)
+{
+    const size_t n = e->job->n_pairs;
+    dw_encode_pair *pairs = dw_alloc_zeroed(n, sizeof *pairs);
+    size_t *here = dw_alloc_array(n, sizeof *here); /* the number there of each pair */
+    dw_class_map *maps = dw_alloc_zeroed(n, sizeof *maps);
+    item *items = dw_alloc_zeroed(e->n_items, sizeof *items);
+    size_t n_pairs = 0, n_items = 0;
+    dw_status status =
+        pairs && here && maps && items ? DW_OK : dw_fail_memory(err, device->name);
+    for (size_t p = 0; status == DW_OK && p < n; p++)
+        if (e->job->pairs[p].base.device == device && !is_same(e, &e->job->pairs[p])) {
+            here[p] = n_pairs;
+            pairs[n_pairs++] = e->job->pairs[p];
+        }
+    for (size_t i = 0; status == DW_OK && i < e->n_items; i++)
+        if (e->job->pairs[e->items[i].pair].base.device == device) {
+            items[n_items] = e->items[i];
+            items[n_items++].pair = here[e->items[i].pair];
+        }
+    if (status == DW_OK && n_items > 0) {
+        const dw_encode_job job = {
+            .pairs = pairs, .n_pairs = n_pairs, .digests_known = e->job->digests_known};
+        status = device->ops->encode(device, &job, maps, items, n_items, err);
+    }
+    /* also after a failure: some items may have bytes */
+    for (size_t i = 0, k = 0; items && k < n_items && i < e->n_items; i++) {
+        const size_t p = e->items[i].pair;
+        if (e->job->pairs[p].base.device != device)
+            continue;
+        e->items[i] = items[k++];
+        e->items[i].pair = p;
+        e->maps[p] = maps[here[p]];
+    }
+    dw_free(pairs);
+    dw_free(here);
+    dw_free(maps);
+    dw_free(items);
+    return status;
+}
+
+static dw_status encode_on_devices(encoder *e, dw_error *err)
+{
+    if (e->job->device)
+        return e->job->device->run(e->job->device->context, e->job, e->maps, e->items,
+                                   e->n_items, err);
+    dw_status status = DW_OK;
+    bool some = false;
+    for (size_t p = 0; p < e->job->n_pairs; p++)
+        some = some || e->job->pairs[p].base.device;
+    if (!some)
+        return DW_OK;
+    if (e->options->codec != DW_CODEC_CLASS || e->options->update_base || e->job->patch)
+        return dw_fail(err, DW_UNSUPPORTED, NULL,
+                       "devices encode with the codec `class` only");
+    if (e->job->capture)
+        return fetch_captured(e, err);
+    dw_device *done = NULL;
+    for (size_t p = 0; status == DW_OK && p < e->job->n_pairs; p++) {
+        dw_device *device = e->job->pairs[p].base.device;
+        bool is_first = device && device != done;
+        for (size_t q = 0; is_first && q < p; q++)
+            is_first = e->job->pairs[q].base.device != device;
+        if (is_first)
+            status = encode_on(e, device, err);
+        done = is_first ? device : done;
+    }
+    return status;
+}
+
 /* ---- preparing ---- */
 
 static dw_status choose_map(void *context, size_t i, unsigned worker, dw_error *err)
@@ -199,7 +297,7 @@ static dw_status choose_map(void *context, size_t i, unsigned worker, dw_error *
     (void)err;
     encoder *e = context;
     const dw_encode_pair *pair = &e->job->pairs[i];
-    if (!is_same(e, pair))
+    if (!is_same(e, pair) && !is_elsewhere(e, pair))
         e->maps[i] = dw_class_map_choose(pair->base.data, dw_tensor_units(&pair->base),
                                          element_of(pair));
     return DW_OK;
@@ -249,7 +347,7 @@ static dw_status prepare(encoder *e, dw_error *err)
         return dw_fail_memory(err, NULL);
     for (unsigned w = 0; status == DW_OK && w < e->n_workers; w++)
         status = dw_block_scratch_init(&e->scratch[w], err);
-    if (status == DW_OK && e->options->codec == DW_CODEC_CLASS && !e->job->device)
+    if (status == DW_OK && e->options->codec == DW_CODEC_CLASS)
         status = dw_parallel(e->n_workers, e->job->n_pairs, choose_map, e, NULL, err);
     return status;
 }
@@ -311,6 +409,7 @@ static dw_status fill_entry(dw_delta *delta, dw_delta_entry *entry, encoder *e,
     entry->shape.name = strcpy(name, t->name);
     entry->shape.dims = dims;
     entry->shape.data = NULL;
+    entry->shape.device = NULL;
     entry->shape.first_byte = 0; /* as in an entry that was read from a file */
     entry->has_shape = true;
     entry->element = element_of(pair);
@@ -401,10 +500,9 @@ dw_status dw_encode(dw_delta **out, dw_encode_job *job, const dw_diff_options *o
     dw_status status = delta ? prepare(&e, err) : dw_fail_memory(err, NULL);
     if (status == DW_OK && trl)
         status = open_collection(&e, err);
-    if (status == DW_OK && job->device) {
-        status =
-            job->device->run(job->device->context, job, e.maps, e.items, e.n_items, err);
-    } else if (status == DW_OK) {
+    if (status == DW_OK)
+        status = encode_on_devices(&e, err);
+    if (status == DW_OK && !job->device) {
         dw_parallel_progress bar = {.report = options->progress,
                                     .bytes_of = bytes_of_item};
         for (size_t i = 0; i < e.n_items; i++)

@@ -17,6 +17,7 @@ typedef struct job {
     const dw_progress *progress;
     dw_stage_sink sink; /* sees whole tensors */
     void *sink_context;
+    dw_patch *patch; /* takes what devices keep; NULL: there are none */
 
     uint64_t bytes_total; /* of the slices of all parts */
     uint64_t bytes_done;  /* of the parts before */
@@ -81,6 +82,20 @@ static dw_status take_slice(void *context, size_t t, uint64_t first,
                         dw_slice_first_unit(r->job->tensors, s) + first, changes, err);
 }
 
+/* Gives the patch what devices keep of a part. */
+static dw_status take_kept(const job *j, const dw_part *part, dw_stage *stage,
+                           dw_error *err)
+{
+    if (!j->patch || !dw_tensors_on_device(j->tensors, j->n_tensors))
+        return DW_OK;
+    size_t *tensor_of = dw_alloc_array(part->n_slices, sizeof *tensor_of);
+    if (!tensor_of)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < part->n_slices; i++)
+        tensor_of[i] = part->slices[i].tensor;
+    return dw_patch_keep(j->patch, stage, tensor_of, err);
+}
+
 static dw_status stage_part(job *j, const dw_part *part, dw_error *err)
 {
     dw_slice_list list;
@@ -107,6 +122,8 @@ static dw_status stage_part(job *j, const dw_part *part, dw_error *err)
             options.progress = (dw_progress){report_part, j};
         status = dw_stage_verify(&result, stage, &options, take_slice, &r, err);
     }
+    if (status == DW_OK)
+        status = take_kept(j, part, stage, err);
     if (status == DW_OK) {
         j->state = dw_digest_add(
             j->state, dw_slices_share(j->tensors, part->slices, digests, list.n));
@@ -140,7 +157,7 @@ dw_status dw_parts_stage_memory(dw_patch **out, const dw_tensor *tensors,
 {
     *out = NULL;
     dw_patch *patch;
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    dw_status status = dw_tensors_check_placed(tensors, n_tensors, err);
     if (status == DW_OK)
         status = dw_patch_new(&patch, tensors, n_tensors, err);
     if (status != DW_OK)
@@ -153,7 +170,8 @@ dw_status dw_parts_stage_memory(dw_patch **out, const dw_tensor *tensors,
              .n_threads = n_threads,
              .progress = progress,
              .sink = dw_patch_take,
-             .sink_context = patch};
+             .sink_context = patch,
+             .patch = patch};
     status = stage_parts(&j, err);
     if (status != DW_OK) {
         dw_patch_free(patch);

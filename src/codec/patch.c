@@ -37,7 +37,7 @@ dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensor
     for (size_t i = 0; i < n_tensors; i++) {
         dw_tensor *t = &patch->tensors[i];
         *t = tensors[i];
-        t->data = NULL;
+        t->data = t->device ? t->data : NULL;
         t->dims = dims;
         if (t->n_dims > 0)
             memcpy(dims, tensors[i].dims, t->n_dims * sizeof *dims);
@@ -56,6 +56,12 @@ void dw_patch_free(dw_patch *patch)
         return;
     for (size_t i = 0; patch->in_heap && i < patch->n_segments; i++)
         dw_free((void *)patch->segments[i].positions);
+    for (size_t i = 0; i < patch->n_kept; i++) {
+        dw_kept_drop(patch->kept[i].items, patch->kept[i].n);
+        dw_free(patch->kept[i].items);
+        dw_free(patch->kept[i].tensor_of);
+    }
+    dw_free(patch->kept);
     dw_map_close(&patch->map);
     pthread_mutex_destroy(&patch->lock);
     dw_free(patch->segments);
@@ -103,6 +109,24 @@ dw_status dw_patch_take(void *context, size_t t, uint64_t first,
     return status;
 }
 
+dw_status dw_patch_keep(dw_patch *patch, dw_stage *stage, size_t *tensor_of,
+                        dw_error *err)
+{
+    if (!dw_grow_array((void **)&patch->kept, &patch->n_kept_room, patch->n_kept,
+                       sizeof *patch->kept)) {
+        dw_free(tensor_of);
+        return dw_fail_memory(err, NULL);
+    }
+    dw_patch_kept *kept = &patch->kept[patch->n_kept++];
+    *kept = (dw_patch_kept){.tensor_of = tensor_of};
+    kept->n = dw_stage_take_kept(stage, &kept->items);
+    for (size_t i = 0; i < kept->n; i++) {
+        kept->items[i].tensor_of = tensor_of;
+        patch->n_changed += kept->items[i].n_changed;
+    }
+    return DW_OK;
+}
+
 static int compare_segments(const void *a_, const void *b_)
 {
     const dw_segment *a = a_, *b = b_;
@@ -136,7 +160,7 @@ dw_status dw_patch_bind(dw_patch_binding *out, const dw_patch *patch,
 {
     *out = (dw_patch_binding){patch, tensors, NULL, where};
     dw_name_index names;
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    dw_status status = dw_tensors_check_placed(tensors, n_tensors, err);
     if (status == DW_OK)
         status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)
@@ -328,16 +352,73 @@ dw_status dw_patch_scatter(const dw_patch_binding *b, unsigned n_threads, dw_err
     return status;
 }
 
-dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
-                         size_t n_tensors, unsigned n_threads, dw_error *err)
+/* ---- stores on devices ---- */
+
+/* What a device keeps is for the very memory that was staged. */
+static dw_status check_places(const dw_patch *patch, const dw_tensor *tensors,
+                              size_t n_tensors, dw_error *err)
+{
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; status == DW_OK && i < patch->n_tensors; i++) {
+        const dw_tensor *t = &patch->tensors[i];
+        const size_t found = t->device ? dw_name_index_find(&names, t->name) : SIZE_MAX;
+        if (t->device && (found == SIZE_MAX || tensors[found].device != t->device ||
+                          tensors[found].data != t->data))
+            status = dw_fail_tensor(err, DW_INVALID, t->device->name, t->name,
+                                    "the patch was staged for this tensor at another "
+                                    "address of the device");
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+/* All that devices keep, as one list. */
+static dw_status store_kept(const dw_patch *patch, bool *torn, dw_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < patch->n_kept; i++)
+        n += patch->kept[i].n;
+    dw_kept *all = dw_alloc_array(n, sizeof *all);
+    if (!all)
+        return dw_fail_memory(err, NULL);
+    n = 0;
+    for (size_t i = 0; i < patch->n_kept; i++)
+        for (size_t k = 0; k < patch->kept[i].n; k++)
+            all[n++] = patch->kept[i].items[k];
+    dw_status status = dw_kept_store(all, n, patch->tensors, torn, err);
+    dw_free(all);
+    return status;
+}
+
+dw_status dw_patch_store(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, unsigned n_threads, bool *torn, dw_error *err)
 {
     dw_patch_binding b;
+    *torn = false;
     dw_status status = dw_patch_bind(&b, patch, tensors, n_tensors, NULL, err);
     if (status != DW_OK)
         return status;
-    status = dw_patch_scatter(&b, n_threads, err);
+    /* these may fail: the stores to plain memory, which cannot be taken back, are last */
+    if (patch->n_kept > 0)
+        status = check_places(patch, tensors, n_tensors, err);
+    if (status == DW_OK && patch->n_kept > 0)
+        status = store_kept(patch, torn, err);
+    if (status == DW_OK) {
+        status = dw_patch_scatter(&b, n_threads, err);
+        *torn = status != DW_OK && patch->n_kept > 0;
+    }
     dw_patch_unbind(&b);
     return status;
+}
+
+dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, unsigned n_threads, dw_error *err)
+{
+    bool torn;
+    return dw_patch_store(patch, tensors, n_tensors, n_threads, &torn, err);
 }
 
 /* ---- comparing ---- */

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "codec/class_block.h"
+#include "codec/stage.h"
 #include "deltawire/delta.h"
 
 typedef struct dw_segment {
@@ -22,13 +23,22 @@ typedef struct dw_segment {
     uint64_t hash;    /* XXH64 of them */
 } dw_segment;
 
+/* What devices keep of one delta. */
+typedef struct dw_patch_kept {
+    dw_kept *items;
+    size_t n;
+    size_t *tensor_of; /* [slices of the delta] index in the patch's list; or NULL */
+} dw_patch_kept;
+
 struct dw_patch {
-    dw_tensor *tensors; /* names and shapes of the staged list; no data */
+    dw_tensor *tensors; /* names and shapes of the staged list; data only on devices */
     size_t n_tensors;
     dw_segment *segments;
     size_t n_segments;
     uint64_t n_changed;
     uint64_t n_bytes;
+    dw_patch_kept *kept; /* stores to tensors on devices, which have no segments */
+    size_t n_kept, n_kept_room;
 
     void *arena;  /* names and dims */
     bool in_heap; /* each segment owns its positions; the values follow them */
@@ -52,6 +62,15 @@ dw_status dw_patch_add(dw_patch *patch, const dw_segment *segment, dw_error *err
 /* A dw_stage_sink: copies the changes into the patch CONTEXT. */
 dw_status dw_patch_take(void *context, size_t t, uint64_t first,
                         const dw_decoded *changes, dw_error *err);
+
+/* Takes what the devices of STAGE keep. TENSOR_OF, which it takes over also if it fails,
+ * has for each tensor of the stage its number in the patch; NULL: it is the same. */
+dw_status dw_patch_keep(dw_patch *patch, dw_stage *stage, size_t *tensor_of,
+                        dw_error *err);
+
+/* As dw_patch_apply. *TORN as in dw_kept_store. */
+dw_status dw_patch_store(const dw_patch *patch, const dw_tensor *tensors,
+                         size_t n_tensors, unsigned n_threads, bool *torn, dw_error *err);
 
 /* Sorts the segments, once all were added. */
 void dw_patch_sort(dw_patch *patch);

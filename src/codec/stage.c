@@ -39,11 +39,30 @@ struct dw_stage {
     dw_stage_sink sink; /* of the current run */
     void *sink_context;
     const dw_stage_device *device; /* or NULL */
+    dw_kept *kept;                 /* by the devices of the tensors */
+    size_t n_kept;
 };
 
 void dw_stage_set_device(dw_stage *s, const dw_stage_device *device)
 {
     s->device = device;
+}
+
+static void drop_kept(dw_stage *s)
+{
+    dw_kept_drop(s->kept, s->n_kept);
+    dw_free(s->kept);
+    s->kept = NULL;
+    s->n_kept = 0;
+}
+
+size_t dw_stage_take_kept(dw_stage *s, dw_kept **out)
+{
+    const size_t n = s->n_kept;
+    *out = s->kept;
+    s->kept = NULL;
+    s->n_kept = 0;
+    return n;
 }
 
 /* ---- opening ---- */
@@ -98,7 +117,7 @@ dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *
                         size_t n_tensors, unsigned n_threads, dw_error *err)
 {
     *out = NULL;
-    dw_status status = dw_tensors_check(tensors, n_tensors, err);
+    dw_status status = dw_tensors_check_placed(tensors, n_tensors, err);
     if (status != DW_OK)
         return status;
     dw_stage *s = dw_alloc_zeroed(1, sizeof *s);
@@ -142,6 +161,7 @@ void dw_stage_close(dw_stage *s)
     if (!s)
         return;
     release_items(s);
+    drop_kept(s);
     for (unsigned w = 0; s->scratch && w < s->n_workers; w++)
         dw_block_scratch_release(&s->scratch[w]);
     dw_free(s->scratch);
@@ -231,6 +251,8 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
     dw_stage *s = context;
     const item *it = &s->items[i];
     const dw_tensor *t = &s->tensors[it->tensor];
+    if (t->device)
+        return DW_OK; /* run_on_devices */
     const dw_element element = dw_dtype_element(t->dtype);
     const dw_delta_entry *e =
         it->kind == SWEEP_ONLY ? NULL : &s->delta->entries[s->entry_of[it->tensor]];
@@ -266,38 +288,64 @@ static dw_status run_item(void *context, size_t i, unsigned worker, dw_error *er
     return status == DW_OK ? take_changes(s, i, span.first, &d, &note, err) : status;
 }
 
-/* The same for all items at once. */
-static dw_status run_on_device(dw_stage *s, dw_error *err)
+/* ---- weights that are elsewhere ---- */
+
+/* Who works on which tensors: those on DEVICE, or all if it is NULL. */
+typedef struct elsewhere {
+    dw_device *device;
+    const dw_stage_device *how;
+} elsewhere;
+
+static bool is_theirs(const dw_stage *s, const elsewhere *e, size_t t)
+{
+    return !e->device || s->tensors[t].device == e->device;
+}
+
+/* Lists the blocks that they decode. *SWEEP: they read all of their weights too. */
+static dw_status list_blocks(const dw_stage *s, const elsewhere *e,
+                             dw_stage_block *blocks, size_t *n_blocks, bool *sweep,
+                             dw_error *err)
+{
+    for (size_t i = 0; i < s->n_items; i++) {
+        const item *it = &s->items[i];
+        const dw_tensor *t = &s->tensors[it->tensor];
+        if (!is_theirs(s, e, it->tensor))
+            continue;
+        *sweep |= it->sweep;
+        if (it->kind == DECODE_TENSOR)
+            return dw_fail_tensor(err, DW_UNSUPPORTED, s->delta->label, t->name,
+                                  "devices do not read TRL's layouts");
+        if (it->kind != DECODE_BLOCK)
+            continue;
+        const dw_delta_entry *entry = &s->delta->entries[s->entry_of[it->tensor]];
+        blocks[(*n_blocks)++] = (dw_stage_block){
+            .tensor = it->tensor,
+            .span = dw_block_span(dw_tensor_units(t), entry->element.width, it->block),
+            .entry = entry,
+            .block = &entry->blocks[it->block]};
+    }
+    return DW_OK;
+}
+
+/* Runs all their items at once. */
+static dw_status run_elsewhere(dw_stage *s, const elsewhere *e, dw_error *err)
 {
     dw_stage_block *blocks = dw_alloc_zeroed(s->n_items, sizeof *blocks);
     dw_digest *digests = dw_alloc_array(s->n_tensors, sizeof *digests);
     dw_status status = blocks && digests ? DW_OK : dw_fail_memory(err, s->delta->label);
     size_t n = 0;
     bool sweep = false;
-    for (size_t i = 0; status == DW_OK && i < s->n_items; i++) {
-        const item *it = &s->items[i];
-        const dw_tensor *t = &s->tensors[it->tensor];
-        sweep |= it->sweep;
-        if (it->kind == DECODE_TENSOR)
-            status = dw_fail(err, DW_UNSUPPORTED, s->delta->label,
-                             "devices do not read TRL's layouts");
-        if (it->kind != DECODE_BLOCK)
-            continue;
-        const dw_delta_entry *e = &s->delta->entries[s->entry_of[it->tensor]];
-        blocks[n++] = (dw_stage_block){
-            .tensor = it->tensor,
-            .span = dw_block_span(dw_tensor_units(t), e->element.width, it->block),
-            .entry = e,
-            .block = &e->blocks[it->block]};
-    }
     if (status == DW_OK)
-        status = s->device->decode(s->device->context, s->tensors, blocks, n, err);
+        status = list_blocks(s, e, blocks, &n, &sweep, err);
+    if (status == DW_OK && n > 0)
+        status = e->how->decode(e->how->context, s->tensors, blocks, n, err);
     if (status == DW_OK && sweep)
-        status =
-            s->device->digest(s->device->context, digests, s->tensors, s->n_tensors, err);
+        status = e->how->digest(e->how->context, digests, s->tensors, s->n_tensors, err);
     n = 0;
     for (size_t i = 0; status == DW_OK && i < s->n_items; i++) {
         const item *it = &s->items[i];
+        if (!is_theirs(s, e, it->tensor))
+            continue;
         if (it->sweep && it->block == 0)
             s->base_shares[i] = digests[it->tensor];
         if (it->kind != DECODE_BLOCK)
@@ -310,11 +358,69 @@ static dw_status run_on_device(dw_stage *s, dw_error *err)
     return status;
 }
 
+static dw_status decode_on(void *context, const dw_tensor *tensors,
+                           dw_stage_block *blocks, size_t n_blocks, dw_error *err)
+{
+    dw_kept *kept = context;
+    const dw_device_ops *ops = kept->device->ops;
+    dw_status status = ops->stage_new(&kept->changes, kept->device, tensors, err);
+    return status == DW_OK ? ops->stage_decode(kept->changes, blocks, n_blocks, err)
+                           : status;
+}
+
+static dw_status digest_on(void *context, dw_digest *out, const dw_tensor *tensors,
+                           size_t n_tensors, dw_error *err)
+{
+    const dw_kept *kept = context;
+    dw_tensor *theirs = dw_alloc_array(n_tensors, sizeof *theirs);
+    dw_digest *found = dw_alloc_array(n_tensors, sizeof *found);
+    dw_status status = theirs && found ? DW_OK : dw_fail_memory(err, NULL);
+    size_t n = 0;
+    for (size_t t = 0; status == DW_OK && t < n_tensors; t++)
+        if (tensors[t].device == kept->device)
+            theirs[n++] = tensors[t];
+    if (status == DW_OK)
+        status = kept->device->ops->digest(kept->device, found, theirs, n, err);
+    n = 0;
+    for (size_t t = 0; status == DW_OK && t < n_tensors; t++)
+        if (tensors[t].device == kept->device)
+            out[t] = found[n++];
+    dw_free(theirs);
+    dw_free(found);
+    return status;
+}
+
+/* The items of tensors on devices, which keep the changes. */
+static dw_status run_on_devices(dw_stage *s, dw_error *err)
+{
+    dw_device_list list;
+    drop_kept(s);
+    dw_status status = dw_devices_of(&list, s->tensors, s->n_tensors, err);
+    if (status == DW_OK && list.n > 0 &&
+        !(s->kept = dw_alloc_zeroed(list.n, sizeof *s->kept)))
+        status = dw_fail_memory(err, s->delta->label);
+    for (size_t i = 0; status == DW_OK && i < list.n; i++) {
+        dw_kept *kept = &s->kept[s->n_kept];
+        *kept = (dw_kept){.device = list.items[i]};
+        const dw_stage_device how = {decode_on, digest_on, kept};
+        status = run_elsewhere(s, &(elsewhere){list.items[i], &how}, err);
+        s->n_kept += kept->changes != NULL;
+        for (size_t k = 0; status == DW_OK && k < s->n_items; k++)
+            if (s->tensors[s->items[k].tensor].device == list.items[i])
+                kept->n_changed += s->n_changed[k];
+    }
+    dw_device_list_release(&list);
+    return status;
+}
+
 static dw_status run(dw_stage *s, dw_stage_sink sink, void *context,
                      const dw_progress *progress, dw_error *err)
 {
     if (s->device)
-        return run_on_device(s, err);
+        return run_elsewhere(s, &(elsewhere){NULL, s->device}, err);
+    dw_status status = run_on_devices(s, err);
+    if (status != DW_OK)
+        return status;
     s->sink = sink;
     s->sink_context = context;
     dw_parallel_progress bar = {.bytes_of = bytes_of_item};

@@ -6,6 +6,7 @@
 #define DW_CODEC_STAGE_H
 
 #include "codec/delta.h"
+#include "codec/kept.h"
 
 typedef struct dw_stage dw_stage;
 
@@ -15,7 +16,8 @@ dw_status dw_stage_open(dw_stage **out, const dw_delta *delta, const dw_tensor *
                         size_t n_tensors, unsigned n_threads, dw_error *err);
 void dw_stage_close(dw_stage *stage);
 
-/* A block that is decoded elsewhere than on the CPU, if the weights are elsewhere. */
+/* A block that is decoded elsewhere than on the CPU, if the weights are elsewhere. A
+ * tensor of a device is decoded there, and the device keeps the changes. */
 typedef struct dw_stage_block {
     size_t tensor;
     dw_span span;
@@ -35,12 +37,16 @@ typedef struct dw_stage_device {
     void *context;
 } dw_stage_device;
 
-/* Lets DEVICE, which must outlive the stage, read the weights; then there are no sinks.
+/* Lets DEVICE, which must outlive the stage, read all weights; then there are no sinks.
  */
 void dw_stage_set_device(dw_stage *stage, const dw_stage_device *device);
 
-/* Receives the changes of one block: tensor T of the list, positions relative to element
- * FIRST. Runs on several threads at once. */
+/* What the devices of the tensors keep since the last run: the caller drops each, and
+ * frees the list with dw_free. Returns the number. */
+size_t dw_stage_take_kept(dw_stage *stage, dw_kept **out);
+
+/* Receives the changes of one block of a tensor in the memory of the host: tensor T of
+ * the list, positions relative to element FIRST. Runs on several threads at once. */
 typedef dw_status (*dw_stage_sink)(void *context, size_t t, uint64_t first,
                                    const dw_decoded *changes, dw_error *err);
 

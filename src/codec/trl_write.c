@@ -240,14 +240,16 @@ static dw_status write_pieces(dw_delta *delta, dw_error *err)
                                    &e->n_changed,
                                    e->n_changed * index_width,
                                    (void *)e->indices,
-                                   0};
+                                   0,
+                                   NULL};
         parts[2 * i + 1] = (dw_tensor){values_name,
                                        e->shape.dtype,
                                        1,
                                        &e->n_changed,
                                        e->n_changed * e->element.width,
                                        (void *)e->values,
-                                       0};
+                                       0,
+                                       NULL};
     }
     if (n_parts > 0)
         qsort(parts, n_parts, sizeof *parts, dw_safetensors_compare);

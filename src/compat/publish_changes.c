@@ -234,8 +234,9 @@ static dw_status pack_one(void *context, size_t i, unsigned worker, dw_error *er
                                                                : DW_CHECKSUM_XXH3_128,
                        next->data, next->n_bytes);
         pack->dims[i] = pack->bytes[i].n_bytes;
-        pack->frames[i] = (dw_tensor){
-            next->name, DW_U8, 1, &pack->dims[i], pack->dims[i], pack->bytes[i].bytes, 0};
+        pack->frames[i] =
+            (dw_tensor){next->name,           DW_U8, 1,   &pack->dims[i], pack->dims[i],
+                        pack->bytes[i].bytes, 0,     NULL};
     }
     ZSTD_freeCCtx(zstd);
     dw_free(room);

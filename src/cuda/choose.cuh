@@ -14,23 +14,34 @@ DW_KERNEL(dw_cuda_choose, 256, dw_cuda_encode_job)
     dw_cuda_tensor *tensor = &job.tensors[blockIdx.x];
     if (!tensor->is_float)
         return;
-    for (uint32_t i = threadIdx.x; i < EXPONENTS; i += blockDim.x)
+    const uint32_t n = (uint32_t)(tensor->map.magnitude >> tensor->map.shift) + 1;
+    uint64_t sample[SAMPLE_RUNS];
+    DW_UNROLL
+    for (uint32_t run = 0; run < SAMPLE_RUNS; run++) { /* all loads before the first use */
+        const uint64_t at = tensor->n_elems / SAMPLE_RUNS * run + threadIdx.x;
+        sample[run] =
+            at < tensor->n_elems ? load_elem(tensor->old, at, tensor->width) : ~0ull;
+    }
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
         s->counts[i] = 0;
     if (threadIdx.x == 0)
         s->n_samples = 0;
     __syncthreads();
-    for (uint64_t run = 0; run < SAMPLE_RUNS; run++) {
+    DW_UNROLL
+    for (uint32_t run = 0; run < SAMPLE_RUNS; run++) {
         const uint64_t at = tensor->n_elems / SAMPLE_RUNS * run + threadIdx.x;
-        if (at < tensor->n_elems) {
-            const uint64_t x = load_elem(tensor->old, at, tensor->width);
-            atomicAdd(&s->counts[(x & tensor->map.magnitude) >> tensor->map.shift], 1u);
-            atomicAdd(&s->n_samples, 1u);
-        }
+        const bool is_there = at < tensor->n_elems;
+        if (is_there)
+            atomicAdd(&s->counts[(sample[run] & tensor->map.magnitude) >> tensor->map.shift],
+                      1u);
+        const uint32_t n_there = (uint32_t)__popc(__ballot_sync(LANES, is_there));
+        if (lane_of() == 0)
+            atomicAdd(&s->n_samples, n_there);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         /* the largest exponents are rare and share the last class; 16 from there down */
-        uint32_t above = 0, top = EXPONENTS - 1;
+        uint32_t above = 0, top = n - 1;
         while (top > 0 && above + s->counts[top] <= s->n_samples / 128)
             above += s->counts[top--];
         tensor->map.base = top >= DW_CLASSES ? top - (DW_CLASSES - 1) : 0;

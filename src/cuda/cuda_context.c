@@ -89,6 +89,15 @@ static dw_status load_kernels(dw_cuda *c, const dw_cuda_image *image, dw_error *
         status = check(
             c, c->driver->module_function(&c->functions[k], c->module, kernels[k].name),
             "find a kernel", err);
+    /* a driver may load a kernel only when it is needed, and then waits for the device;
+     * asking about it loads it now */
+    for (unsigned k = 0; status == DW_OK && k < DW_CUDA_KERNELS; k++) {
+        int n_threads;
+        status = check(c,
+                       c->driver->function_attribute(&n_threads, CU_FUNCTION_MOST_THREADS,
+                                                     c->functions[k]),
+                       "load a kernel", err);
+    }
     if (status == DW_OK)
         status = check(c, c->driver->stream_priorities(&least, &greatest),
                        "read the priorities of streams", err);
@@ -138,6 +147,21 @@ dw_status dw_cuda_open(dw_cuda **out, uint32_t index, const dw_cuda_image *image
     return status;
 }
 
+static void free_kept(dw_cuda *c)
+{
+    if (c->kept)
+        c->free_kept(c, c->kept);
+    c->kept = NULL;
+}
+
+void dw_cuda_trim(dw_cuda *c)
+{
+    if (dw_cuda_enter(c, NULL) == DW_OK) {
+        free_kept(c);
+        dw_cuda_leave(c);
+    }
+}
+
 void dw_cuda_close(dw_cuda *c)
 {
     if (!c)
@@ -145,6 +169,7 @@ void dw_cuda_close(dw_cuda *c)
     if (c->is_retained) {
         /* what fails here went with the device */
         if (dw_cuda_enter(c, NULL) == DW_OK) {
+            free_kept(c);
             dw_cuda_free(c, &c->constants);
             if (c->stream)
                 (void)c->driver->stream_destroy(c->stream);
@@ -180,6 +205,21 @@ void dw_cuda_free(dw_cuda *c, cu_pointer *pointer)
     *pointer = 0;
 }
 
+dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, dw_error *err)
+{
+    *out = NULL;
+    const cu_result result = c->driver->host_alloc(out, n_bytes ? n_bytes : 1, 0);
+    if (result != CU_SUCCESS)
+        *out = NULL;
+    return check(c, result, "get pinned memory of the host", err);
+}
+
+void dw_cuda_free_pinned(dw_cuda *c, void *memory)
+{
+    if (memory)
+        (void)c->driver->host_free(memory);
+}
+
 dw_status dw_cuda_up(dw_cuda *c, cu_pointer to, const void *from, uint64_t n_bytes,
                      dw_error *err)
 {
@@ -194,6 +234,14 @@ dw_status dw_cuda_down(dw_cuda *c, void *to, cu_pointer from, uint64_t n_bytes,
     return n_bytes == 0 ? DW_OK
                         : check(c, c->driver->copy_down(to, from, n_bytes, c->stream),
                                 "copy from the device", err);
+}
+
+dw_status dw_cuda_move(dw_cuda *c, cu_pointer to, cu_pointer from, uint64_t n_bytes,
+                       dw_error *err)
+{
+    return n_bytes == 0 ? DW_OK
+                        : check(c, c->driver->copy_inside(to, from, n_bytes, c->stream),
+                                "copy on the device", err);
 }
 
 dw_status dw_cuda_zero(dw_cuda *c, cu_pointer to, uint64_t n_bytes, dw_error *err)

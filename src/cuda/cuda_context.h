@@ -23,6 +23,10 @@ typedef struct dw_cuda {
     cu_function functions[DW_CUDA_KERNELS];
     cu_stream stream;
     cu_pointer constants; /* dw_cuda_constants */
+
+    /* memory of work that is done, for the next: cuda_stage_memory.h */
+    void *kept;
+    void (*free_kept)(struct dw_cuda *c, void *kept);
 } dw_cuda;
 
 /* An address of the device as a pointer, for the arguments of kernels. */
@@ -43,6 +47,9 @@ void dw_cuda_close(dw_cuda *c);
 dw_status dw_cuda_enter(dw_cuda *c, dw_error *err);
 void dw_cuda_leave(dw_cuda *c);
 
+/* Frees memory that is only kept for later use. */
+void dw_cuda_trim(dw_cuda *c);
+
 /* ---- between enter and leave ---- */
 
 /* Memory of the device. A size of 0 gives 0. */
@@ -51,10 +58,17 @@ dw_status dw_cuda_alloc(cu_pointer *out, dw_cuda *c, uint64_t n_bytes, const cha
 /* Frees *POINTER if it is not 0, and sets it to 0. */
 void dw_cuda_free(dw_cuda *c, cu_pointer *pointer);
 
+/* Pinned memory of the host: the device copies it by itself. *OUT is NULL after a
+ * failure. Freeing accepts NULL. */
+dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, dw_error *err);
+void dw_cuda_free_pinned(dw_cuda *c, void *memory);
+
 /* Copies on the handle's stream. The host's memory must stay until dw_cuda_wait. */
 dw_status dw_cuda_up(dw_cuda *c, cu_pointer to, const void *from, uint64_t n_bytes,
                      dw_error *err);
 dw_status dw_cuda_down(dw_cuda *c, void *to, cu_pointer from, uint64_t n_bytes,
+                       dw_error *err);
+dw_status dw_cuda_move(dw_cuda *c, cu_pointer to, cu_pointer from, uint64_t n_bytes,
                        dw_error *err);
 dw_status dw_cuda_zero(dw_cuda *c, cu_pointer to, uint64_t n_bytes, dw_error *err);
 

@@ -6,21 +6,24 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 
+/* Pieces end at multiples of DW_CUDA_PIECE_BYTES of the whole tensor. */
 static uint64_t pieces_of(const dw_tensor *t)
 {
-    return t->n_bytes / DW_CUDA_PIECE_BYTES + (t->n_bytes % DW_CUDA_PIECE_BYTES != 0);
+    const uint64_t start = t->first_byte % DW_CUDA_PIECE_BYTES;
+    return t->n_bytes ? (start + t->n_bytes - 1) / DW_CUDA_PIECE_BYTES + 1 : 0;
 }
 
 static void list_pieces(dw_cuda_piece *out, const dw_tensor *tensors, size_t n_tensors)
 {
     for (size_t t = 0; t < n_tensors; t++) {
         const dw_tensor *tensor = &tensors[t];
-        for (uint64_t at = 0; at < tensor->n_bytes; at += DW_CUDA_PIECE_BYTES) {
+        for (uint64_t at = 0, n; at < tensor->n_bytes; at += n) {
             const uint64_t left = tensor->n_bytes - at;
-            *out++ = (dw_cuda_piece){
-                .data = (const uint8_t *)tensor->data + at,
-                .n_bytes = left < DW_CUDA_PIECE_BYTES ? left : DW_CUDA_PIECE_BYTES,
-                .first_byte = tensor->first_byte + at};
+            n = DW_CUDA_PIECE_BYTES - (tensor->first_byte + at) % DW_CUDA_PIECE_BYTES;
+            n = n < left ? n : left;
+            *out++ = (dw_cuda_piece){.data = (const uint8_t *)tensor->data + at,
+                                     .n_bytes = n,
+                                     .first_byte = tensor->first_byte + at};
         }
     }
 }
@@ -30,11 +33,13 @@ static void sum_pieces(dw_digest *out, const dw_cuda_piece *pieces,
 {
     memset(out, 0, n_tensors * sizeof *out);
     for (size_t t = 0; t < n_tensors; t++)
-        for (uint64_t k = 0; k < pieces_of(&tensors[t]); k++, pieces++)
+        for (uint64_t k = 0; k < pieces_of(&tensors[t]); k++, pieces++) {
+            const uint64_t sum = dw_digest_reduce(
+                ((unsigned __int128)pieces->halves[1] << 32) + pieces->halves[0]);
             out[t] = dw_digest_add(
-                out[t],
-                dw_digest_times(dw_digest_power(pieces->first_byte / DW_DIGEST_CHUNK),
-                                pieces->sum));
+                out[t], dw_digest_times(
+                            dw_digest_power(pieces->first_byte / DW_DIGEST_CHUNK), sum));
+        }
 }
 
 dw_status dw_cuda_digest_tensors(dw_digest *out, dw_cuda *c, const dw_tensor *tensors,
@@ -60,7 +65,7 @@ dw_status dw_cuda_digest_tensors(dw_digest *out, dw_cuda *c, const dw_tensor *te
     if (status == DW_OK) {
         const dw_cuda_digest_job job = {dw_cuda_address(c->constants),
                                         dw_cuda_address(on_device)};
-        status = dw_cuda_launch(c, DW_CUDA_DIGEST, n_pieces, &job, err);
+        status = dw_cuda_launch(c, DW_CUDA_DIGEST, n_pieces * DW_CUDA_PARTS, &job, err);
     }
     if (status == DW_OK)
         status = dw_cuda_down(c, pieces, on_device, n_bytes, err);

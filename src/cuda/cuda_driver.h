@@ -43,6 +43,7 @@ enum {
     CU_ATTRIBUTE_MULTIPROCESSORS = 16,
     CU_ATTRIBUTE_MAJOR = 75,
     CU_ATTRIBUTE_MINOR = 76,
+    CU_FUNCTION_MOST_THREADS = 0,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
 };
@@ -68,6 +69,8 @@ enum {
     X(module_unload, "cuModuleUnload", (cu_module module))                               \
     X(module_function, "cuModuleGetFunction",                                            \
       (cu_function * out, cu_module module, const char *name))                           \
+    X(function_attribute, "cuFuncGetAttribute",                                          \
+      (int *out, int attribute, cu_function function))                                   \
     X(memory_alloc, "cuMemAlloc_v2", (cu_pointer * out, size_t n_bytes))                 \
     X(memory_free, "cuMemFree_v2", (cu_pointer pointer))                                 \
     X(host_alloc, "cuMemHostAlloc", (void **out, size_t n_bytes, unsigned flags))        \
@@ -76,6 +79,8 @@ enum {
       (cu_pointer to, const void *from, size_t n_bytes, cu_stream stream))               \
     X(copy_down, "cuMemcpyDtoHAsync_v2",                                                 \
       (void *to, cu_pointer from, size_t n_bytes, cu_stream stream))                     \
+    X(copy_inside, "cuMemcpyDtoDAsync_v2",                                               \
+      (cu_pointer to, cu_pointer from, size_t n_bytes, cu_stream stream))                \
     X(fill, "cuMemsetD8Async",                                                           \
       (cu_pointer to, unsigned char value, size_t n_bytes, cu_stream stream))            \
     X(stream_create, "cuStreamCreateWithPriority",                                       \

@@ -19,15 +19,18 @@ typedef struct dw_cuda_constants {
     uint32_t stays[DW_ANS_TABLES];
 } dw_cuda_constants;
 
-/* ---- digest.cuh: one block of threads for each piece ---- */
+/* ---- digest.cuh: one block of threads for each part of a piece ---- */
 
 #define DW_CUDA_PIECE_BYTES (1u << 20)
+#define DW_CUDA_PART_CHUNKS 16u
+#define DW_CUDA_PARTS       (DW_CUDA_PIECE_BYTES / DW_DIGEST_CHUNK / DW_CUDA_PART_CHUNKS)
 
 typedef struct dw_cuda_piece {
     const uint8_t *data;
-    uint64_t n_bytes;    /* at most DW_CUDA_PIECE_BYTES */
+    uint64_t n_bytes; /* up to the next multiple of DW_CUDA_PIECE_BYTES in the tensor */
     uint64_t first_byte; /* in the tensor */
-    uint64_t sum;        /* out: the share without the power of the first chunk */
+    uint64_t halves[2];  /* out: the share without the power of the first chunk; zero at
+                            first */
 } dw_cuda_piece;
 
 typedef struct dw_cuda_digest_job {
@@ -53,7 +56,7 @@ typedef struct dw_cuda_tensor {
 } dw_cuda_tensor;
 
 typedef struct dw_cuda_block {
-    uint8_t *old; /* becomes new */
+    const uint8_t *old;
     const uint8_t *new_;
     uint64_t first_byte; /* in the tensor */
     uint32_t n;          /* elements */
@@ -66,8 +69,10 @@ typedef struct dw_cuda_block {
 } dw_cuda_block;
 
 typedef struct dw_cuda_strip {
-    uint64_t first;      /* entry, of n_changes */
-    uint32_t n_changes;  /* also if it was put off */
+    uint64_t digest;    /* sum of its changes, without the power of the first chunk of the
+                           block */
+    uint64_t first;     /* entry, of n_changes */
+    uint32_t n_changes; /* also if it was put off */
     uint32_t is_put_off; /* there was no room for its entries, and nothing was stored */
     uint16_t totals[DW_CLASSES];
 } dw_cuda_strip;
@@ -106,7 +111,7 @@ typedef struct dw_cuda_encode_job {
     const dw_cuda_block *blocks;
     const uint32_t *block_of; /* [strips] */
     dw_cuda_strip *strips;
-    dw_cuda_code *codes; /* [blocks], zero at first */
+    dw_cuda_code *codes; /* [blocks] */
     uint64_t *counters;  /* [DW_CUDA_COUNTERS], zero at first */
     uint32_t n_blocks;
     uint32_t move_bytes; /* 4, or 8 if an element has 8 bytes */
@@ -125,11 +130,19 @@ typedef struct dw_cuda_encode_job {
     uint64_t n_room; /* of `bytes` and `out` each */
     uint8_t *bytes;
     uint8_t *out;
+
+    uint8_t *scratch; /* DW_BLOCK_BYTES; takes the new elements of one dense block */
+    uint32_t block;   /* that one */
+    uint32_t unused;
 } dw_cuda_encode_job;
 
 /* ---- decoding ---- */
 
-enum { DW_CUDA_STAGED = 0, DW_CUDA_CORRUPT = 1 };
+enum {
+    DW_CUDA_STAGED = 0,
+    DW_CUDA_CORRUPT = 1,
+    DW_CUDA_CROWDED = 2, /* more changes than n_most, which was a guess */
+};
 
 typedef struct dw_cuda_coded_block {
     uint8_t *data;       /* the weights */
@@ -142,9 +155,11 @@ typedef struct dw_cuda_coded_block {
     uint32_t n_most;
     uint32_t n;
     uint32_t first_strip;
+    uint32_t tensor;
     uint8_t width;
     uint8_t is_float;
-    uint8_t unused[6];
+    uint8_t is_guess; /* n_most is */
+    uint8_t unused;
 } dw_cuda_coded_block;
 
 /* The outcome of a block, and what its strips need. */
@@ -157,19 +172,16 @@ typedef struct dw_cuda_decoded {
     uint32_t unused;
 } dw_cuda_decoded;
 
-/* Changes of a strip, in the order of positions. */
+/* The changes of a strip, in any order. */
 typedef struct dw_cuda_segment {
-    uint8_t *data; /* the block's weights */
     uint64_t first;
     uint32_t n;
-    uint32_t width;
-    uint32_t tensor;
-    uint32_t unused;
+    uint32_t block;
 } dw_cuda_segment;
 
 enum { DW_CUDA_CHANGES, DW_CUDA_MISMATCHES, DW_CUDA_FAULT, DW_CUDA_STAGE_COUNTERS };
 
-#define DW_CUDA_NOT_STORED 0x80000000u /* in a position: the old value was another */
+#define DW_CUDA_NOT_STORED 0x80000000u /* in a position: another value was there */
 
 /* Lists of (position in the block, old, new), one for all segments. */
 typedef struct dw_cuda_changes {
@@ -178,26 +190,53 @@ typedef struct dw_cuda_changes {
     uint8_t *olds; /* each of value_bytes */
     uint8_t *news;
     uint64_t *counters;   /* [DW_CUDA_STAGE_COUNTERS] */
-    uint32_t value_bytes; /* 4, or 8 if an element has 8 bytes */
+    uint32_t value_bytes; /* of the widest element */
     uint32_t unused;
 } dw_cuda_changes;
 
+/* Blocks and strips have the same numbers in all launches. */
 typedef struct dw_cuda_decode_job {
     const dw_cuda_constants *constants;
     const dw_cuda_coded_block *blocks;
-    const uint32_t *block_of;  /* [strips] */
-    dw_cuda_strip *strips;     /* totals only */
+    const uint32_t *order;     /* the blocks of this launch */
     dw_cuda_decoded *decoded;  /* [blocks], zero at first */
-    dw_cuda_segment *segments; /* [strips]; data, width and tensor are set */
-    const uint8_t *input;      /* and 16 bytes more */
+    dw_cuda_segment *segments; /* [strips] */
+    uint16_t *totals;          /* [strips][DW_CLASSES] */
+    uint32_t *bases;           /* [strips][DW_CLASSES]: ranks before the strip */
+    uint32_t *lows;            /* [strips][DW_CLASSES]: entries before the strip */
+    const uint8_t *input;      /* and DW_CUDA_SLACK bytes more */
     uint32_t *sorted_ranks;
     uint8_t *sorted_moves; /* each of value_bytes */
+    uint64_t first_strip;  /* of this launch */
     dw_cuda_changes changes;
 } dw_cuda_decode_job;
 
+#define DW_CUDA_SLACK 256
+
 typedef struct dw_cuda_scatter_job {
+    const dw_cuda_coded_block *blocks;
     const dw_cuda_segment *segments;
     dw_cuda_changes changes;
 } dw_cuda_scatter_job;
+
+/* ---- stores.cuh: a block of threads for each part ---- */
+
+/* Stores in one tensor. */
+typedef struct dw_cuda_store_part {
+    uint8_t *data;   /* places are counted from here */
+    uint64_t first;  /* place */
+    uint64_t values; /* byte of the first one in `olds` and `news` */
+    uint32_t n;
+    uint32_t width;
+    uint32_t tensor;
+    uint32_t unused;
+} dw_cuda_store_part;
+
+typedef struct dw_cuda_store_job {
+    const dw_cuda_store_part *parts;
+    uint32_t *places; /* DW_CUDA_NOT_STORED is added */
+    const uint8_t *olds, *news;
+    uint64_t *counters; /* [DW_CUDA_STAGE_COUNTERS] */
+} dw_cuda_store_job;
 
 #endif

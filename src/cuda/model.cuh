@@ -18,6 +18,7 @@ typedef struct model_memory {
     uint32_t params[32];
     uint64_t sorted, symbols, bits;
     uint32_t n_bit_words;
+    uint64_t halves[2]; /* of the digest */
     uint32_t is_put_off, is_done;
 } model_memory;
 
@@ -39,6 +40,8 @@ DW_DEVICE void load_strips(model_memory *s, const dw_cuda_strip *strips, uint32_
 {
     if (threadIdx.x == 0)
         s->is_put_off = 0;
+    if (threadIdx.x < 2)
+        s->halves[threadIdx.x] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < DW_CUDA_STRIPS; i += blockDim.x) {
         const bool is_there = i < n_strips;
@@ -50,6 +53,8 @@ DW_DEVICE void load_strips(model_memory *s, const dw_cuda_strip *strips, uint32_
         }
         if (is_there && strips[i].is_put_off)
             s->is_put_off = 1;
+        if (is_there && strips[i].n_changes > 0)
+            add_halves(s->halves, strips[i].digest);
     }
     __syncthreads();
 }
@@ -332,11 +337,15 @@ DW_KERNEL(dw_cuda_model, 256, dw_cuda_encode_job)
     const uint32_t strip_elems = DW_CUDA_CELLS * DW_CUDA_CELL_ELEMS(b->width);
     const unsigned bits = 8u * b->width;
     load_strips(s, job.strips + b->first_strip, (b->n + strip_elems - 1) / strip_elems);
-    if (s->is_put_off) {
-        if (threadIdx.x == 0)
-            code->state = DW_CUDA_PUT_OFF;
-        return;
+    if (threadIdx.x == 0) {
+        code->state = s->is_put_off ? DW_CUDA_PUT_OFF : DW_CUDA_CODED;
+        code->n_changes = 0;
+        code->n_bytes = 0;
+        code->digest[0] = s->halves[0];
+        code->digest[1] = s->halves[1];
     }
+    if (s->is_put_off)
+        return;
     sum_strips(s->bases, s->totals);
     walk_strips(s, &job, false);
     __syncthreads();

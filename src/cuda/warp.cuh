@@ -52,6 +52,16 @@ DW_DEVICE void add_halves(uint64_t halves[2], uint64_t sum)
     add64(&halves[1], sum >> 32);
 }
 
+/* The sum of all, modulo the prime of digests. */
+DW_DEVICE uint64_t sum_digests(uint64_t v)
+{
+    const uint32_t third = (1u << 21) - 1;
+    const uint64_t low = __reduce_add_sync(LANES, (uint32_t)v & third);
+    const uint64_t middle = __reduce_add_sync(LANES, (uint32_t)(v >> 21) & third);
+    const uint64_t high = __reduce_add_sync(LANES, (uint32_t)(v >> 42));
+    return dw_digest_reduce(((unsigned __int128)high << 42) + (middle << 21) + low);
+}
+
 DW_DEVICE uint64_t join_halves(const uint64_t halves[2])
 {
     return dw_digest_reduce(((unsigned __int128)halves[1] << 32) + halves[0]);

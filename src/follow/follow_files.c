@@ -18,6 +18,15 @@ static bool installs(const dw_follower *f)
     return f->options.into && !f->options.no_files && !f->is_own && f->depth == 0;
 }
 
+void dw_follower_tidy_files(const dw_follower *f)
+{
+    const char *path;
+    if (!f->options.into || !f->options.no_files || f->is_own || f->depth > 0)
+        return;
+    for (unsigned i = 0; (path = dw_weights_copy_dir(f->weights, i)) != NULL; i++)
+        dw_companion_tidy(path);
+}
+
 static void forget_kept(dw_follow_files *files)
 {
     for (size_t i = 0; i < files->n_kept; i++)

@@ -366,8 +366,10 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
         status = dw_weights_make_dir(f->options.into, err);
     if (status == DW_OK)
         status = open_weights(f, err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
+        dw_follower_tidy_files(f);
         f->tally.from = dw_follower_version(f);
+    }
     if (status == DW_OK)
         *out = f;
     else

@@ -127,6 +127,10 @@ dw_status dw_follower_complete_files(dw_follower *f, const dw_progress *progress
  * again. Else NULL. The caller releases it and frees it with dw_free. */
 dw_commit_record *dw_follower_take_commit(dw_follower *f, uint64_t version);
 
+/* Once the weights are open. If this follower installs no files, removes what another one
+ * that was killed left over. */
+void dw_follower_tidy_files(const dw_follower *f);
+
 void dw_follower_forget_files(dw_follower *f);
 
 /* Fetches and stages one edge (follow_step.c). */

@@ -151,6 +151,17 @@ static inline __m256i pack_dwords(__m256i a, __m256i b, __m256i c, __m256i d)
     return _mm256_permutevar8x32_epi32(bytes, order);
 }
 
+/* Copies 64 elements that another thread may be writing. The compiler may use the
+ * registers afterwards, but not read FROM again. */
+static inline void take_group(uint8_t *to, const uint8_t *from, unsigned width)
+{
+    for (unsigned v = 0; v < 2 * width; v++) {
+        __m256i x = load(from, v);
+        __asm__ volatile("" : "+x"(x));
+        _mm256_storeu_si256((__m256i *)(to + 32 * v), x);
+    }
+}
+
 /* ---- 1 byte ---- */
 
 static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)

@@ -111,6 +111,17 @@ static inline __m512i load(const uint8_t *at, unsigned vector)
     return _mm512_loadu_si512(at + vector * 64);
 }
 
+/* Copies 64 elements that another thread may be writing. The compiler may use the
+ * registers afterwards, but not read FROM again. */
+static inline void take_group(uint8_t *to, const uint8_t *from, unsigned width)
+{
+    for (unsigned v = 0; v < width; v++) {
+        __m512i x = load(from, v);
+        __asm__ volatile("" : "+v"(x));
+        _mm512_storeu_si512(to + 64 * v, x);
+    }
+}
+
 /* ---- 1 byte ---- */
 
 static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)

@@ -108,6 +108,17 @@ static inline unsigned select_bit(uint64_t mask, unsigned k)
     return (unsigned)__builtin_ctzll(mask);
 }
 
+/* Copies 64 elements that another thread may be writing. The compiler may use the
+ * registers afterwards, but not read FROM again. */
+static inline void take_group(uint8_t *to, const uint8_t *from, unsigned width)
+{
+    for (unsigned v = 0; v < 4 * width; v++) {
+        uint8x16_t x = vld1q_u8(from + 16 * v);
+        __asm__ volatile("" : "+w"(x));
+        vst1q_u8(to + 16 * v, x);
+    }
+}
+
 /* ---- 1 byte ---- */
 
 static inline uint64_t differ_1(const uint8_t *a, const uint8_t *b)

@@ -119,6 +119,7 @@ void dw_layout_forget(dw_layout *l, size_t t)
     if (l->forgotten[t])
         return;
     l->forgotten[t] = true;
+    l->n_changes++;
     l->held[t] = 0;
     if (l->ended)
         return; /* its pieces are no longer used */
@@ -134,6 +135,17 @@ uint64_t dw_layout_held(const dw_layout *l, size_t t)
     return l->held[t];
 }
 
+bool dw_layout_holds(const dw_layout *l, size_t t, size_t target)
+{
+    if (l->forgotten[t])
+        return false;
+    for (size_t lane = l->lane_of[t]; lane < l->lane_of[t + 1]; lane++)
+        for (size_t k = 0; k < l->lanes[lane].n; k++)
+            if (l->pieces[l->lanes[lane].first + k].target == target)
+                return true;
+    return false;
+}
+
 bool dw_layout_is_forgotten(const dw_layout *l, size_t t)
 {
     return l->forgotten[t];
@@ -146,7 +158,14 @@ size_t dw_layout_pieces(const dw_layout *l)
 
 void dw_layout_move(dw_layout *l, size_t target, void *data)
 {
+    dw_layout_move_to(l, target, NULL, data);
+}
+
+void dw_layout_move_to(dw_layout *l, size_t target, dw_device *device, void *data)
+{
     l->targets[target].data = data;
+    l->targets[target].device = device;
+    l->n_changes++;
 }
 
 /* ---- lanes ---- */

@@ -55,6 +55,7 @@ struct dw_layout {
     dw_layout_lane *lanes;
     size_t *lane_of; /* [n_tensors + 1] the first lane of each tensor */
     bool ended;
+    uint64_t n_changes; /* of addresses and forgotten tensors */
     void *arena;
 };
 

@@ -1,15 +1,22 @@
-/* Applies patches to the targets of a layout. */
+#include "layout/layout_patch.h"
+
 #include <inttypes.h>
 
 #include "base/error.h"
 #include "codec/element.h"
 #include "layout/layout_sums.h"
+#include "tensor/device.h"
 
 /* ---- comparing and storing ---- */
 
 static const char *tensor_name(const dw_layout_batch *b)
 {
     return b->job->patch->tensors[b->segment->tensor].name;
+}
+
+static bool is_on_device(const dw_layout_batch *b)
+{
+    return b->job->layout->targets[b->target].device != NULL;
 }
 
 /* The index of the first change whose position does not hold its value in VALUES; n if
@@ -77,6 +84,8 @@ static void fetch(const dw_layout_batch *b)
  * the cache. */
 static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
 {
+    if (is_on_device(b))
+        return DW_OK;
     fetch(b);
     size_t i = find_other(b, b->segment->old_values);
     if (i < b->n)
@@ -98,6 +107,8 @@ static dw_status patch_batch(dw_layout_batch *b, dw_error *err)
 static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
 {
     (void)err;
+    if (is_on_device(b))
+        return DW_OK;
     uint64_t *left = &b->job->n_stored[b->segment_number];
     const size_t n = *left < b->n ? (size_t)*left : b->n;
     store(b, b->segment->old_values, n);
@@ -110,8 +121,10 @@ static dw_status undo_batch(dw_layout_batch *b, dw_error *err)
 
 static dw_status patch_segment(void *context, size_t i, unsigned worker, dw_error *err)
 {
-    dw_status status = dw_layout_move_digest(context, i, worker, err);
-    return status == DW_OK ? dw_layout_walk(context, i, patch_batch, err) : status;
+    const dw_layout_job *j = context;
+    dw_status status =
+        j->is_moved ? DW_OK : dw_layout_move_digest(context, i, worker, err);
+    return status == DW_OK ? dw_layout_walk(j, i, patch_batch, err) : status;
 }
 
 static dw_status undo_segment(void *context, size_t i, unsigned worker, dw_error *err)
@@ -120,33 +133,36 @@ static dw_status undo_segment(void *context, size_t i, unsigned worker, dw_error
     return dw_layout_walk(context, i, undo_batch, err);
 }
 
-static dw_status check_memory(const dw_layout *l, dw_error *err)
+dw_status dw_layout_check_memory(const dw_layout *l, dw_error *err)
 {
     for (size_t i = 0; i < l->n_targets; i++) {
-        if (!l->targets[i].data && l->targets[i].n_bytes > 0)
-            return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, l->targets[i].name,
+        const dw_tensor *t = &l->targets[i];
+        if (!t->data && t->n_bytes > 0)
+            return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, t->name,
                                   "is in memory that the CPU cannot reach");
+        if (t->device && l->sums[i].n_rows > 0)
+            return dw_fail_tensor(err, DW_UNSUPPORTED, t->device->name, t->name,
+                                  "has sums, which are only known in the memory of the "
+                                  "host");
         if (!dw_layout_sums_aligned(l, i))
-            return dw_fail_tensor(err, DW_INVALID, NULL, l->targets[i].name,
+            return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
                                   "has sums, but is not aligned to 4 bytes");
     }
     return DW_OK;
 }
 
-dw_status dw_layout_apply(const dw_layout *l, const char *path, unsigned n_threads,
-                          dw_layout_report *report, bool *forgotten, dw_error *err)
+dw_status dw_layout_patch_host(dw_layout_job *j, unsigned n_threads, dw_error *err)
 {
-    dw_layout_job j;
-    dw_status status = dw_layout_job_open(&j, l, path, report, err);
-    if (status == DW_OK)
-        status = check_memory(l, err);
-    if (status == DW_OK) {
-        status = dw_layout_for_segments(&j, n_threads, patch_segment, err);
-        if (status != DW_OK)
-            dw_layout_for_segments(&j, 1, undo_segment, &(dw_error){0});
-    }
-    if (status == DW_OK)
-        dw_layout_job_sum(&j, report, forgotten);
-    dw_layout_job_release(&j);
+    if (j->no_host)
+        return DW_OK;
+    dw_status status = dw_layout_for_segments(j, n_threads, patch_segment, err);
+    if (status != DW_OK)
+        dw_layout_unpatch_host(j);
     return status;
+}
+
+void dw_layout_unpatch_host(dw_layout_job *j)
+{
+    if (!j->no_host)
+        dw_layout_for_segments(j, 1, undo_segment, &(dw_error){0});
 }

@@ -8,6 +8,8 @@
 
 enum { DW_LAYOUT_BATCH = 512 };
 
+struct dw_layout_send;
+
 typedef struct dw_layout_job {
     const dw_layout *layout;
     dw_patch *patch;
@@ -17,6 +19,9 @@ typedef struct dw_layout_job {
     dw_digest *moved;   /* [segments] */
     uint64_t *n_stored; /* [segments] */
     dw_layout_stores *lists;
+    bool is_moved;               /* MOVED is known */
+    bool no_host;                /* no target is in the host's memory */
+    struct dw_layout_send *send; /* layout_send.c */
 } dw_layout_job;
 
 /* Positions in a target of changes of a segment. */

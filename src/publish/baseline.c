@@ -25,29 +25,75 @@ void dw_baseline_close(dw_baseline *b)
 {
     dw_follower_close(b->follower);
     dw_free(b->memory);
+    for (size_t i = 0; i < b->n_devices; i++)
+        b->on_devices[i].device->ops->free(b->on_devices[i].device,
+                                           b->on_devices[i].data);
+    dw_free(b->on_devices);
     dw_free(b->data);
     dw_free(b->views);
     dw_free(b->digests);
     dw_free(b->proven);
 }
 
-/* Allocates memory for the owned slices, and copies the caller's weights into it. */
-static dw_status copy_live(dw_publisher *p, dw_error *err)
+/* The room of the owned slices on DEVICE; NULL: on the host. Puts them one after the
+ * other at START, if that is not NULL. */
+static uint64_t lay_out(dw_publisher *p, const dw_device *device, uint8_t *start)
 {
-    uint64_t total = 0;
-    for (size_t k = 0; k < p->pieces.owned.n; k++)
-        total += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+    uint64_t n = 0;
+    for (size_t k = 0; k < p->pieces.owned.n; k++) {
+        if (p->live.devices[k] != device)
+            continue;
+        if (start)
+            p->baseline.data[k] = start + n;
+        n += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
+    }
+    return n;
+}
+
+/* Allocates memory for the owned slices on DEVICE, unless it has been done. */
+static dw_status allocate_on(dw_publisher *p, dw_device *device, dw_error *err)
+{
+    dw_baseline *b = &p->baseline;
+    for (size_t i = 0; i < b->n_devices; i++)
+        if (b->on_devices[i].device == device)
+            return DW_OK;
+    dw_place *grown =
+        dw_realloc_array(b->on_devices, b->n_devices + 1, sizeof *b->on_devices);
+    if (!grown)
+        return dw_fail_memory(err, NULL);
+    b->on_devices = grown;
+    void *memory;
+    dw_status status = device->ops->alloc(&memory, device, lay_out(p, device, NULL) + 1,
+                                          "the baseline", err);
+    if (status != DW_OK)
+        return status;
+    b->on_devices[b->n_devices++] = (dw_place){device, memory};
+    (void)lay_out(p, device, memory);
+    return DW_OK;
+}
+
+/* Allocates memory for the owned slices. */
+static dw_status allocate_memory(dw_publisher *p, dw_error *err)
+{
+    const uint64_t total = lay_out(p, NULL, NULL);
+    p->baseline.in_memory = true;
     p->baseline.memory = total <= SIZE_MAX ? dw_alloc((size_t)total) : NULL;
     if (!p->baseline.memory)
         return dw_fail_memory(err, NULL);
-    uint8_t *at = p->baseline.memory;
+    (void)lay_out(p, NULL, p->baseline.memory);
     dw_status status = DW_OK;
-    for (size_t k = 0; k < p->pieces.owned.n; k++) {
-        p->baseline.data[k] = at;
-        if (status == DW_OK)
-            status = dw_live_read(p, k, at, err);
-        at += dw_padded(dw_slice_bytes(p->pieces.table, &p->pieces.owned.items[k]));
-    }
+    for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++)
+        if (p->live.devices[k])
+            status = allocate_on(p, p->live.devices[k], err);
+    return status;
+}
+
+dw_status dw_baseline_copy_live(dw_publisher *p, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++)
+        status =
+            dw_live_read(p, k, (dw_place){p->live.devices[k], p->baseline.data[k]}, err);
     return status;
 }
 
@@ -67,8 +113,12 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
     if (!p->options.baseline_dir || p->sharded)
-        status = copy_live(p, err);
+        status = allocate_memory(p, err);
     if (status != DW_OK || p->sharded)
+        return status;
+    if (!p->options.baseline_dir)
+        status = dw_baseline_copy_live(p, err);
+    if (status != DW_OK)
         return status;
     dw_follow_options options = dw_publisher_follow_options(p);
     dw_tensor *memory = NULL;
@@ -88,6 +138,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         for (size_t t = 0; t < p->pieces.n_table; t++) {
             memory[t] = p->pieces.table[t];
             memory[t].data = p->baseline.data[t];
+            memory[t].device = p->live.devices[t];
         }
         options.tensors = memory;
         options.n_tensors = p->pieces.n_table;
@@ -117,6 +168,8 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
     for (size_t t = 0; t < n; t++)
         p->baseline.data[t] = tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
+    if (p->baseline.in_memory)
+        dw_pieces_place(&p->pieces, p->baseline.views, p->live.devices);
     /* the digests of whole tensors are known: only tensors in several pieces are read */
     return w ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, tensors, n,
                                 dw_weights_digests(w), p->options.n_threads, err)
@@ -164,16 +217,18 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
         status = explain_broken(f, status, err);
     }
     if (status == DW_OK) {
-        for (size_t k = 0; k < p->pieces.owned.n; k++) {
+        for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++) {
             const dw_slice *s = &p->pieces.owned.items[k];
             const dw_slice before = {s->tensor, 0, s->first};
             uint64_t n = dw_slice_bytes(p->pieces.table, s);
-            const uint8_t *from = model.tensors[s->tensor].data;
-            if (n > 0)
-                memcpy(p->baseline.data[k],
-                       from + dw_slice_bytes(p->pieces.table, &before), (size_t)n);
+            uint8_t *from = model.tensors[s->tensor].data;
+            status = dw_place_copy(
+                (dw_place){p->live.devices[k], p->baseline.data[k]},
+                (dw_place){NULL, from + dw_slice_bytes(p->pieces.table, &before)}, n,
+                err);
         }
-        p->commits.head = *dw_weights_at(f->weights);
+        if (status == DW_OK)
+            p->commits.head = *dw_weights_at(f->weights);
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);
@@ -184,6 +239,7 @@ void dw_baseline_show(dw_publisher *p)
 {
     if (!p->sharded)
         dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
+                             p->baseline.in_memory ? p->live.devices : NULL,
                              dw_weights_checkpoint(weights_of(p)));
 }
 
@@ -258,6 +314,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
     p->baseline.is_broken = false;
+    p->baseline.n_moves++;
     dw_held_lose(&p->upkeep.held);
     if (p->sharded) {
         status = fetch_shards(p, err);
@@ -290,7 +347,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err)
 {
     if (p->sharded)
-        return DW_OK; /* dw_baseline_allocate copied them */
+        return DW_OK; /* dw_baseline_copy_live copied them */
     dw_weights *w = weights_of(p);
     dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
     if (!live)
@@ -298,6 +355,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
     for (size_t t = 0; t < p->pieces.n_table; t++) {
         live[t] = p->pieces.table[t];
         live[t].data = data[t];
+        live[t].device = p->baseline.in_memory ? p->live.devices[t] : NULL;
     }
     dw_status status = DW_OK;
     const char *dir = dw_weights_dir(w);
@@ -366,6 +424,7 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded)
 {
     const bool in_dir = !p->sharded && p->options.baseline_dir;
+    p->baseline.n_moves++;
     dw_held_before_move(&p->upkeep.held);
     dw_status status =
         in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);

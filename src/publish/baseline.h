@@ -16,7 +16,11 @@
 
 typedef struct dw_baseline {
     dw_follower *follower; /* the whole model, in a directory or in `memory` */
-    uint8_t *memory;       /* whole tensors or shards; NULL if it is in a directory */
+    bool in_memory;        /* whole tensors or shards; else it is in a directory */
+    uint8_t *memory;       /* of the host */
+    dw_place *on_devices;  /* [n_devices] memory of devices */
+    size_t n_devices;
+    uint64_t n_moves;      /* how often it was read from the stream or moved on */
     void **data;           /* [pieces.owned.n] */
     dw_tensor *views;      /* [pieces.cut.n] */
     dw_digest *digests;    /* [pieces.cut.n] as they were committed */
@@ -38,8 +42,11 @@ dw_status dw_baseline_open(dw_publisher *p, dw_error *err);
 void dw_baseline_close(dw_baseline *baseline);
 /* Points the views at the weights, and takes their digests. */
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
-/* Opens the directory, or allocates memory and copies the caller's weights into it. */
+/* Opens the directory, or allocates memory and, unless the publish is sharded, copies the
+ * caller's weights into it. */
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);
+/* Copies the caller's weights, as they are published, into the memory. */
+dw_status dw_baseline_copy_live(dw_publisher *p, dw_error *err);
 /* Follows the stream to its head. If a version does not decode, returns DW_OK with
  * `is_lost` and `is_broken` set. */
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);

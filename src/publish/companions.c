@@ -82,16 +82,19 @@ static bool matches(const char *name, const char *const *globs, size_t n_globs)
     return false;
 }
 
-bool dw_companion_is_usual(const char *name)
-{
-    return matches(name, defaults, sizeof defaults / sizeof *defaults);
-}
-
 static bool is_wanted(const char *name, const dw_companion_rules *rules)
 {
-    return ((!rules->no_defaults && dw_companion_is_usual(name)) ||
+    return ((!rules->no_defaults &&
+             matches(name, defaults, sizeof defaults / sizeof *defaults)) ||
             matches(name, rules->with, rules->n_with)) &&
            !matches(name, rules->without, rules->n_without);
+}
+
+bool dw_companion_takes(const dw_companion_rules *given, const char *name)
+{
+    dw_companion_rules rules;
+    return DW_OPTIONS_TAKE(dw_companion_rules, &rules, given, NULL) == DW_OK &&
+           is_wanted(name, &rules) && dw_file_name_valid(name, NULL);
 }
 
 static bool is_plain(const char *glob)

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "publish/publisher.h"
+#include "publish/ranks.h"
 
 #define WAIT_MS 100 /* between two calls of the progress function */
 
@@ -27,7 +28,10 @@ static dw_status digest_live(dw_digest *out, dw_publisher *p, size_t i, dw_error
         rounded = dw_alloc((size_t)piece.n_bytes);
         if (!rounded)
             return dw_fail_memory(err, NULL);
-        status = dw_cast_copy(rounded, p->live.views[i].data, piece.n_bytes / 2, err);
+        const dw_tensor *from = &p->live.views[i];
+        status =
+            dw_place_round((dw_place){NULL, rounded},
+                           (dw_place){from->device, from->data}, piece.n_bytes / 2, err);
         piece.data = rounded;
     }
     if (status == DW_OK)
@@ -70,8 +74,16 @@ static void end(dw_publisher *p)
 
 dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
 {
+    dw_status status = DW_OK;
     begin(p);
-    dw_status status = compare(p, is_current, err);
+    if (p->live.shared.is_needed) { /* a round of all ranks, also if it fails */
+        status = dw_job_resolve_past(p, err);
+        if (status == DW_OK)
+            status = dw_ranks_agree(p, true, err);
+        p->commits.round++;
+    }
+    if (status == DW_OK)
+        status = compare(p, is_current, err);
     end(p);
     return status;
 }

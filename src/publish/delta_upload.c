@@ -155,8 +155,12 @@ static dw_status encode_group(dw_delta **out, dw_digest *digests, const dw_delta
     options.new_digests = digests + g->first;
     if (v->stop)
         options.progress = *v->stop;
-    return dw_delta_diff(out, v->base + g->first, v->next + g->first, g->n, &options,
-                         err);
+    if (!v->captures)
+        return dw_delta_diff(out, v->base + g->first, v->next + g->first, g->n, &options,
+                             err);
+    const dw_encode_capture capture = dw_captures_of_group(v->captures, g->first);
+    return dw_delta_diff_captured(out, v->base + g->first, v->next + g->first, g->n,
+                                  &options, &capture, err);
 }
 
 static dw_status fail_proof(const dw_delta_spec *v, const dw_error *fault, dw_error *err)

@@ -5,6 +5,7 @@
 #ifndef DW_PUBLISH_DELTA_UPLOAD_H
 #define DW_PUBLISH_DELTA_UPLOAD_H
 
+#include "publish/capture.h"
 #include "publish/pieces.h"
 #include "stream/transfer.h"
 
@@ -20,8 +21,10 @@ typedef struct dw_delta_spec {
      * other groups may go. NULL: all of them are loaded. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
-    bool load_keeps_base; /* LOAD loads only NEXT: all of BASE stays */
-    uint64_t from;        /* versions, for the deltas */
+    bool load_keeps_base;  /* LOAD loads only NEXT: all of BASE stays */
+    dw_captures *captures; /* of pieces on devices, which are encoded; NULL: there are
+                              none */
+    uint64_t from;         /* versions, for the deltas */
     uint64_t to;
     dw_store *store;
     const char *purpose; /* part of the objects' names: NULL or "fold" */

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 void dw_held_init(dw_held_version *h)
@@ -52,6 +51,12 @@ static void lose_unreliable(dw_held_version *h)
     lose(h, DW_CANCELLED, &fault);
 }
 
+/* Where byte FIRST of tensor T is. */
+static dw_place place_of(const dw_held_version *h, size_t t, uint64_t first)
+{
+    return (dw_place){h->devices ? h->devices[t] : NULL, (uint8_t *)h->data[t] + first};
+}
+
 /* Copies the held weights out of the baseline. */
 static dw_status make_copy(dw_held_version *h, dw_error *err)
 {
@@ -61,23 +66,31 @@ static dw_status make_copy(dw_held_version *h, dw_error *err)
         (void)madvise(h->copy.bytes, h->copy.n_bytes, MADV_DONTFORK);
     uint8_t *to = h->copy.bytes;
     for (size_t t = 0; status == DW_OK && t < pieces->n_table; t++) {
-        status = dw_map_copy(to, h->data[t], (size_t)pieces->table[t].n_bytes, err);
+        status = dw_place_copy((dw_place){NULL, to}, place_of(h, t, 0),
+                               pieces->table[t].n_bytes, err);
+        to += dw_padded(pieces->table[t].n_bytes);
+    }
+    to = h->copy.bytes;
+    for (size_t t = 0; status == DW_OK && t < pieces->n_table; t++) {
         h->data[t] = to;
         to += dw_padded(pieces->table[t].n_bytes);
     }
+    if (status == DW_OK)
+        h->devices = NULL;
     return status;
 }
 
 /* ---- for the owner of the baseline ---- */
 
 void dw_held_set_baseline(dw_held_version *h, const dw_position *at, void *const *data,
-                          const dw_checkpoint *files)
+                          dw_device *const *devices, const dw_checkpoint *files)
 {
     if (!h->pieces)
         return;
     pthread_mutex_lock(&h->lock);
     h->baseline = *at;
     h->base_data = data;
+    h->base_devices = devices;
     h->files = files;
     pthread_mutex_unlock(&h->lock);
 }
@@ -143,6 +156,7 @@ bool dw_held_take(dw_held_version *h, dw_position *at)
     const bool is_there = h->at.version != DW_NO_VERSION;
     if (is_there && h->pieces->n_table > 0)
         memcpy(h->data, h->base_data, h->pieces->n_table * sizeof *h->data);
+    h->devices = h->base_devices;
     pthread_mutex_unlock(&h->lock);
     return is_there;
 }
@@ -173,7 +187,8 @@ dw_status dw_held_read(dw_held_version *h, size_t t, void *into, dw_error *err)
     dw_status status = lock_to_read(h, err);
     if (status != DW_OK)
         return status;
-    status = dw_map_copy(into, h->data[t], (size_t)h->pieces->table[t].n_bytes, err);
+    status = dw_place_copy((dw_place){NULL, into}, place_of(h, t, 0),
+                           h->pieces->table[t].n_bytes, err);
     pthread_mutex_unlock(&h->lock);
     return status;
 }
@@ -221,11 +236,12 @@ dw_status dw_held_group_load(void *context, const dw_piece_group *group, dw_erro
     uint8_t *to = g->room;
     for (size_t i = group->first; status == DW_OK && i < group->first + group->n; i++) {
         dw_tensor *piece = &g->views[i];
-        const uint8_t *from = h->data[h->pieces->cut.items[i].tensor];
+        const size_t t = h->pieces->cut.items[i].tensor;
         piece->data = to;
         if (piece->n_bytes > 0)
             status =
-                dw_map_copy(to, from + piece->first_byte, (size_t)piece->n_bytes, err);
+                dw_place_copy((dw_place){NULL, to}, place_of(h, t, piece->first_byte),
+                              piece->n_bytes, err);
         to += dw_padded(piece->n_bytes);
     }
     pthread_mutex_unlock(&h->lock);
@@ -244,8 +260,9 @@ static dw_status read_file(void *context, uint64_t offset, void *into, size_t n_
         return status;
     for (size_t i = 0; i < f->anchor->list.n; i++) {
         dw_tensor *t = &f->anchor->list.tensors[i];
-        t->data =
-            t->n_bytes > 0 ? (uint8_t *)h->data[f->tensors[i]] + t->first_byte : NULL;
+        const dw_place at = place_of(h, f->tensors[i], t->first_byte);
+        t->data = t->n_bytes > 0 ? at.data : NULL;
+        t->device = at.device;
     }
     const dw_source source = dw_anchor_source(f->anchor);
     status = source.read(source.context, offset, into, n_bytes, err);

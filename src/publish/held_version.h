@@ -16,6 +16,7 @@
 #include "publish/pieces.h"
 #include "stream/anchor.h"
 #include "stream/transfer.h"
+#include "tensor/device.h"
 #include "weights/own_files.h"
 #include "weights/position.h"
 
@@ -24,13 +25,16 @@ typedef struct dw_held_version {
     const char *spool_dir;
     pthread_mutex_t lock;
     /* guarded by the lock: */
-    dw_position baseline;       /* DW_NO_VERSION: it moves, or is lost */
-    void *const *base_data;     /* [pieces->n_table] */
-    const dw_checkpoint *files; /* its files, or NULL */
-    dw_position at;             /* the version that is held; DW_NO_VERSION: none */
-    dw_blob copy;               /* of the held weights, once the baseline has moved */
-    void **data;    /* [pieces->n_table] the held weights: in the baseline or in the
-                        copy */
+    dw_position baseline;           /* DW_NO_VERSION: it moves, or is lost */
+    void *const *base_data;         /* [pieces->n_table] */
+    dw_device *const *base_devices; /* [pieces->n_table] where that is; NULL: on the
+                                       host */
+    const dw_checkpoint *files;     /* its files, or NULL */
+    dw_position at;                 /* the version that is held; DW_NO_VERSION: none */
+    dw_blob copy;                   /* of the held weights, once the baseline has moved */
+    void **data; /* [pieces->n_table] the held weights: in the baseline or in the
+                     copy */
+    dw_device *const *devices; /* where they are; NULL: on the host */
     dw_status lost; /* why the held weights cannot be read any more, or DW_OK */
     dw_error fault;
 } dw_held_version;
@@ -43,10 +47,10 @@ void dw_held_close(dw_held_version *held);
 
 /* ---- for the owner of the baseline ---- */
 
-/* The baseline is version AT: DATA, and FILES if it is in a directory. That holds until
- * the next call of dw_held_before_move or dw_held_lose. */
+/* The baseline is version AT: DATA on DEVICES, and FILES if it is in a directory. That
+ * holds until the next call of dw_held_before_move or dw_held_lose. */
 void dw_held_set_baseline(dw_held_version *held, const dw_position *at, void *const *data,
-                          const dw_checkpoint *files);
+                          dw_device *const *devices, const dw_checkpoint *files);
 
 /* The baseline is about to move. Copies the held weights. If there is no room for a copy,
  * they are lost. */

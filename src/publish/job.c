@@ -124,8 +124,7 @@ void dw_job_cancel(dw_publisher *p)
         job->cancel = true;
 }
 
-/* If an earlier commit is in doubt, or the baseline is lost, reads the stream. */
-static dw_status resolve_past(dw_publisher *p, dw_error *err)
+dw_status dw_job_resolve_past(dw_publisher *p, dw_error *err)
 {
     pthread_mutex_lock(&p->lock);
     const bool fenced = p->fenced;
@@ -153,6 +152,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .load = p->live.quant.plan ? dw_live_load : NULL,
         .load_context = p,
         .load_keeps_base = true,
+        .captures = p->captures.n > 0 ? &p->captures : NULL,
         .from = p->commits.head.version,
         .to = p->commits.head.version + 1,
         .store = p->store,
@@ -224,7 +224,7 @@ static dw_status run_restart(dw_publisher *p, dw_position *position,
     dw_commit_record commit = {.step = p->job.step, .notes = p->job.notes};
     dw_status status = dw_restart_open(&r, p, err);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++)
-        status = dw_live_read(p, t, r.model.tensors[t].data, err);
+        status = dw_live_read(p, t, (dw_place){NULL, r.model.tensors[t].data}, err);
     /* the upload takes long: if each newer version cancelled it, none would succeed */
     if (status == DW_OK && !enter_commit(p))
         status = fail_cancelled(p, err);
@@ -258,6 +258,24 @@ static void examine_baseline(dw_publisher *p)
         dw_baseline_lose(p); /* the next publish tries again */
 }
 
+/* Whether the version is a restart, and the caller waits until it has read the weights on
+ * devices. */
+static bool restarts_held(const dw_publisher *p)
+{
+    return p->captures.is_held && p->baseline.is_broken && !p->commits.in_doubt;
+}
+
+/* Waits until the weights on devices were read. */
+static dw_status capture_devices(dw_publisher *p, dw_error *err)
+{
+    if (p->captures.n == 0)
+        return DW_OK;
+    dw_status status = dw_captures_wait(p, err);
+    if (!p->captures.has_host && !restarts_held(p))
+        on_captured(p);
+    return status;
+}
+
 /* Makes the version and commits it. If the caller carries the receipts, ends when this
  * rank's receipt is written. */
 static dw_status run_job(dw_publisher *p, dw_position *position,
@@ -266,12 +284,22 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     char write_id[DW_ID_TEXT];
     dw_uploaded_release(&p->job.part);
     dw_live_note_unchanged(p, p->job.unchanged);
-    dw_status status = resolve_past(p, err);
-    if (status == DW_OK && p->baseline.is_broken)
+    /* with devices, the publish has just tried to let it catch up */
+    const bool is_held_restart = restarts_held(p);
+    dw_status status = capture_devices(p, err);
+    if (status == DW_OK && !is_held_restart)
+        status = dw_job_resolve_past(p, err);
+    if (status == DW_OK && (p->captures.n > 0 ? is_held_restart : p->baseline.is_broken))
         return run_restart(p, position, report, err);
+    if (status == DW_OK)
+        status = dw_captures_check(p, err);
+    if (status == DW_OK)
+        status = dw_captures_encode(p, err);
     if (status == DW_OK)
         status =
             p->sharded ? dw_rank_write_id(write_id, p, err) : dw_random_id(write_id, err);
+    if (status == DW_OK)
+        status = dw_ranks_agree(p, false, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
     on_captured(p);             /* also after a failure: the weights are not read again */
@@ -363,6 +391,7 @@ static void do_job(dw_publisher *p)
     dw_publish_report report = {0};
     pthread_mutex_unlock(&p->lock);
     dw_status status = run_job(p, &position, &report, &error);
+    dw_captures_end(p);
     if (status == DW_IO) /* versions come first: the next one may have room */
         (void)dw_held_give_up_copy(&p->upkeep.held);
     pthread_mutex_lock(&p->lock);

@@ -42,7 +42,7 @@ typedef struct dw_job {
     char *step;
     char *notes;
     dw_origin source; /* of the version that is committed next */
-    bool *unchanged; /* [pieces.n_table] tensors that the caller did not change */
+    bool *unchanged;  /* [pieces.n_table] tensors that the caller did not change */
     uint64_t t_start;
     /* Owner: the publisher's thread; in phase DW_JOB_UPLOADED the caller's thread. */
     dw_uploaded part;
@@ -65,6 +65,10 @@ dw_ticket_fate *dw_job_fate(dw_publisher *p, uint64_t ticket);
 /* The fate of TICKET, or NULL if the ticket is too old or was never given out. */
 dw_ticket_fate *dw_job_find(dw_publisher *p, uint64_t ticket);
 dw_status dw_job_fail_ticket(const dw_publisher *p, uint64_t ticket, dw_error *err);
+
+/* If an earlier commit is in doubt, or the baseline is lost, reads the stream. For the
+ * owner of the baseline. */
+dw_status dw_job_resolve_past(dw_publisher *p, dw_error *err);
 
 /* Copies GIVEN, or none. DW_INVALID if it names no stream. */
 dw_status dw_origin_take(dw_origin *out, const dw_version_source *given, dw_error *err);

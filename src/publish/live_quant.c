@@ -86,46 +86,42 @@ dw_status dw_live_quant_plan(dw_live_quant *out, const dw_tensor *tensors,
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < out->plan->n_entries; t++)
         out->grains[t] = grain_of(out->plan, t);
-    return make_scales(out, err);
+    out->n_workers = dw_worker_count(options->n_threads, MAX_WORKERS);
+    out->loans = dw_alloc_zeroed(out->n_workers, sizeof *out->loans);
+    return out->loans ? make_scales(out, err) : dw_fail_memory(err, NULL);
 }
 
-dw_status dw_live_quant_scales(dw_slice *out, const dw_live_quant *q,
-                               const dw_slice *slice, dw_error *err)
+dw_slice dw_live_quant_scales(const dw_live_quant *q, const dw_slice *slice)
 {
     const size_t t = slice->tensor;
     const dw_quant_entry *e = &q->plan->entries[t];
-    const dw_grain *grain = &q->grains[t];
-    const uint64_t end = slice->first + slice->n;
-    if (grain->unit == 0) { /* no elements */
-        *out = (dw_slice){e->partner, 0, elems_of(&q->plan->entries[e->partner])};
-        return DW_OK;
-    }
-    if (dw_grain_edge(grain, slice->first, false) != slice->first ||
-        dw_grain_edge(grain, end, false) != end)
-        return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, e->tensor.name,
-                              "a shard has elements %" PRIu64 " to %" PRIu64
-                              ", which share scales with another rank's: with %s a shard "
-                              "must have whole units of %" PRIu64
-                              " rows. Publish the weights as they are, and quantise them "
-                              "in a derived stream (deltawire mirror --quantize)",
-                              slice->first, end, dw_quant_scheme_name(q->plan->scheme),
-                              dw_quant_unit_rows(q->plan, t));
-    const uint64_t first =
-        dw_quant_scales_before(q->plan, t, slice->first / e->n_columns);
-    *out = (dw_slice){e->partner, first,
-                      dw_quant_scales_before(q->plan, t, end / e->n_columns) - first};
-    return DW_OK;
+    if (q->grains[t].unit == 0) /* no elements */
+        return (dw_slice){e->partner, 0, elems_of(&q->plan->entries[e->partner])};
+    const uint64_t first = dw_quant_scales_begun(q->plan, t, slice->first);
+    return (dw_slice){e->partner, first,
+                      dw_quant_scales_begun(q->plan, t, slice->first + slice->n) - first};
 }
 
-dw_status dw_live_quant_open(dw_live_quant *q, const dw_pieces *pieces,
-                             unsigned n_threads, dw_error *err)
+void dw_live_quant_ends(dw_unit_ends *out, const dw_live_quant *q, const dw_slice *slice)
+{
+    const dw_grain *grain = &q->grains[slice->tensor];
+    const uint64_t first = slice->first, end = slice->first + slice->n;
+    *out = (dw_unit_ends){first, end};
+    if (grain->unit == 0 || slice->n == 0)
+        return;
+    if (dw_grain_edge(grain, first, false) != first)
+        out->head = dw_grain_edge(grain, first, true);
+    out->tail = dw_grain_edge(grain, end, false);
+    if (out->head >= end || out->tail < out->head)
+        out->head = out->tail = end;
+}
+
+dw_status dw_live_quant_open(dw_live_quant *q, const dw_pieces *pieces, dw_error *err)
 {
     if (!q->plan)
         return DW_OK;
-    q->n_workers = dw_worker_count(n_threads, MAX_WORKERS);
-    q->loans = dw_alloc_zeroed(q->n_workers, sizeof *q->loans);
     q->scratch = dw_alloc((size_t)dw_pieces_group_room(pieces));
-    return q->loans && q->scratch ? DW_OK : dw_fail_memory(err, NULL);
+    return q->scratch ? DW_OK : dw_fail_memory(err, NULL);
 }
 
 void dw_live_quant_close(dw_live_quant *q)
@@ -154,29 +150,44 @@ static dw_status add_task(dw_live_quant *q, dw_quant_task task, dw_error *err)
     return DW_OK;
 }
 
+/* Adds elements [FIRST, END) of SLICE: a part of one unit, or whole units. */
+static dw_status add_run(dw_live_quant *q, const dw_slice *slice, uint64_t first,
+                         uint64_t end, bool is_part, const uint8_t *from, uint8_t *into,
+                         dw_error *err)
+{
+    const dw_grain *grain = &q->grains[slice->tensor];
+    const unsigned width =
+        dw_dtype_bits(q->plan->entries[slice->tensor].source_dtype) / 8;
+    dw_status status = DW_OK;
+    for (uint64_t at = first, next; status == DW_OK && at < end; at = next) {
+        next = !is_part && end - at > TASK_ELEMS
+                   ? dw_grain_edge(grain, at + TASK_ELEMS - 1, true)
+                   : end;
+        next = next < end ? next : end;
+        const uint64_t done = at - slice->first;
+        status = add_task(q,
+                          (dw_quant_task){slice->tensor, is_part, at, next - at,
+                                          from + done * width, into + done},
+                          err);
+    }
+    return status;
+}
+
 dw_status dw_live_quant_add(dw_live_quant *q, const dw_slice *slice, const void *from,
                             void *into, dw_error *err)
 {
     const size_t t = slice->tensor;
-    const dw_grain *grain = &q->grains[t];
-    const dw_quant_entry *e = &q->plan->entries[t];
-    if (e->role == DW_QUANT_SCALE || grain->unit == 0)
-        return add_task(q, (dw_quant_task){t, slice->first, slice->n, from, into}, err);
-    const uint64_t end = slice->first + slice->n;
-    const unsigned width = dw_dtype_bits(e->source_dtype) / 8;
-    dw_status status = DW_OK;
-    for (uint64_t at = slice->first, next; status == DW_OK && at < end; at = next) {
-        next =
-            end - at > TASK_ELEMS ? dw_grain_edge(grain, at + TASK_ELEMS - 1, true) : end;
-        next = next < end ? next : end;
-        const uint64_t done = at - slice->first;
-        status = add_task(q,
-                          (dw_quant_task){t, at, next - at,
-                                          (const uint8_t *)from + done * width,
-                                          (uint8_t *)into + done},
-                          err);
-    }
-    return status;
+    if (q->plan->entries[t].role == DW_QUANT_SCALE || q->grains[t].unit == 0)
+        return add_task(q, (dw_quant_task){t, false, slice->first, slice->n, from, into},
+                        err);
+    dw_unit_ends ends;
+    dw_live_quant_ends(&ends, q, slice);
+    dw_status status = add_run(q, slice, slice->first, ends.head, true, from, into, err);
+    if (status == DW_OK)
+        status = add_run(q, slice, ends.head, ends.tail, false, from, into, err);
+    return status == DW_OK ? add_run(q, slice, ends.tail, slice->first + slice->n, true,
+                                     from, into, err)
+                           : status;
 }
 
 static dw_status make_task(void *quant, size_t i, unsigned worker, dw_error *err)
@@ -193,6 +204,13 @@ static dw_status make_task(void *quant, size_t i, unsigned worker, dw_error *err
     if (status != DW_OK)
         return status;
     const uint64_t row = task->first / e->n_columns;
+    if (task->is_part) {
+        const uint64_t end = dw_quant_unit_end(q->plan, t, row);
+        const float *known = q->scales[t] + dw_quant_scales_before(q->plan, t, end) -
+                             dw_quant_unit_scales(q->plan, t);
+        return dw_quant_part(q->plan, t, from, task->first, task->n, task->into, known,
+                             err);
+    }
     float *scales = q->scales[t] + dw_quant_scales_before(q->plan, t, row);
     return dw_quant_rows(q->plan, t, from, row, task->n / e->n_columns, task->into,
                          scales, err);
@@ -209,6 +227,46 @@ dw_status dw_live_quant_make(dw_live_quant *q, dw_error *err)
             status = dw_map_copy(task->into, q->scales[task->tensor] + task->first,
                                  (size_t)task->n * sizeof(float), err);
     }
+    q->n_tasks = 0;
+    return status;
+}
+
+/* ---- checking ---- */
+
+static dw_status check_task(void *quant, size_t i, unsigned worker, dw_error *err)
+{
+    const dw_live_quant *q = quant;
+    const dw_quant_task *task = &q->tasks[i];
+    const unsigned width = dw_dtype_bits(q->plan->entries[task->tensor].source_dtype) / 8;
+    const void *from;
+    dw_status status =
+        dw_map_read(&from, &q->loans[worker], task->from, (size_t)task->n * width, err);
+    return status == DW_OK
+               ? dw_quant_check(q->plan, task->tensor, from, task->first, task->n, err)
+               : status;
+}
+
+dw_status dw_live_quant_check(dw_live_quant *q, const dw_tensor *tensors, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t t = 0; t < q->plan->n_entries; t++) {
+        const dw_quant_entry *e = &q->plan->entries[t];
+        const uint8_t *from = tensors[e->source].data;
+        const unsigned width = dw_dtype_bits(e->source_dtype) / 8;
+        const uint64_t n = e->tensor.n_bytes; /* an element has one byte */
+        for (uint64_t at = 0;
+             status == DW_OK && e->role == DW_QUANT_WEIGHT && from && at < n;
+             at += TASK_ELEMS)
+            status = add_task(q,
+                              (dw_quant_task){t, false, at,
+                                              n - at < TASK_ELEMS ? n - at : TASK_ELEMS,
+                                              from + at * width, NULL},
+                              err);
+    }
+    const size_t n = q->n_tasks;
+    if (status == DW_OK && n > 0)
+        status = dw_parallel(q->n_workers < n ? q->n_workers : (unsigned)n, n, check_task,
+                             q, NULL, err);
     q->n_tasks = 0;
     return status;
 }

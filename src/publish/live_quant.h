@@ -15,9 +15,10 @@
 #include "publish/pieces.h"
 #include "quant/quant.h"
 
-/* A run of whole rows, which one thread quantises. */
+/* Whole units of rows, or a part of one, which one thread quantises. */
 typedef struct dw_quant_task {
     size_t tensor;
+    bool is_part;   /* its scales are known */
     uint64_t first; /* elements */
     uint64_t n;
     const void *from; /* the caller's */
@@ -41,15 +42,27 @@ typedef struct dw_live_quant {
 dw_status dw_live_quant_plan(dw_live_quant *out, const dw_tensor *tensors,
                              size_t n_tensors, const dw_publish_options *options,
                              dw_error *err);
+/* DW_NOT_FINITE, with tensor and element, if TENSORS, for which the plan was made, have
+ * weights without a quantised value. Reads all that are quantised. */
+dw_status dw_live_quant_check(dw_live_quant *quant, const dw_tensor *tensors,
+                              dw_error *err);
 /* Makes room for the largest group. Once the pieces are cut. */
 dw_status dw_live_quant_open(dw_live_quant *quant, const dw_pieces *pieces,
-                             unsigned n_threads, dw_error *err);
+                             dw_error *err);
 void dw_live_quant_close(dw_live_quant *quant);
 
-/* The scales of SLICE, a part of a quantised weight. DW_UNSUPPORTED if elements outside
- * of SLICE share scales with it. */
-dw_status dw_live_quant_scales(dw_slice *out, const dw_live_quant *quant,
-                               const dw_slice *slice, dw_error *err);
+/* The scales that are published with SLICE, a part of a quantised weight: those of the
+ * blocks or rows that begin in it. There may be none. */
+dw_slice dw_live_quant_scales(const dw_live_quant *quant, const dw_slice *slice);
+
+/* Where the whole units in SLICE begin and end. Before HEAD and from TAIL on it has parts
+ * of units; if it is inside of one unit, HEAD is its end, and so is TAIL. */
+typedef struct dw_unit_ends {
+    uint64_t head;
+    uint64_t tail;
+} dw_unit_ends;
+void dw_live_quant_ends(dw_unit_ends *out, const dw_live_quant *quant,
+                        const dw_slice *slice);
 
 /* Whether tensor T of the table is made here, and not read as it is. */
 bool dw_live_quant_makes(const dw_live_quant *quant, size_t t);

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "publish/publisher.h"
 
@@ -13,11 +12,19 @@ dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
     const bool *as_bf16 = p->options.as_bf16;
     dw_live_quant *q = &p->live.quant;
     *out = NULL;
+    dw_status status = DW_OK;
+    if (p->options.quantize && p->options.quantize->scheme != DW_QUANT_NONE)
+        status = dw_tensors_need_host(tensors, n_tensors, "quantise it", err);
+    if (p->options.baseline_dir && !p->sharded && status == DW_OK)
+        status = dw_tensors_need_host(tensors, n_tensors,
+                                      "compare it with a baseline in a directory", err);
+    if (status != DW_OK)
+        return status;
     for (size_t i = 0; as_bf16 && i < n_tensors; i++)
         if (as_bf16[i] && tensors[i].dtype != DW_F32)
             return dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name,
                                   "only F32 can be published as BF16");
-    dw_status status = dw_live_quant_plan(q, tensors, n_tensors, &p->options, err);
+    status = dw_live_quant_plan(q, tensors, n_tensors, &p->options, err);
     if (status != DW_OK)
         return status;
     *n_out = q->plan ? q->plan->n_entries : n_tensors;
@@ -27,6 +34,7 @@ dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
     for (size_t i = 0; i < *n_out; i++) {
         dw_tensor *t = &(*out)[i];
         *t = q->plan ? q->plan->entries[i].tensor : tensors[i];
+        t->device = NULL; /* only names, types and shapes */
         if (!q->plan && as_bf16 && as_bf16[i]) {
             t->dtype = DW_BF16;
             t->n_bytes /= 2;
@@ -62,11 +70,13 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
         return status;
     status = dw_slices_of_covers(owned, NULL, 0, s->tensors, s->n_tensors, err);
     p->live.data = dw_alloc_zeroed(s->n_tensors, sizeof *p->live.data);
-    if (status == DW_OK && !p->live.data)
+    p->live.devices = dw_alloc_zeroed(s->n_tensors, sizeof *p->live.devices);
+    if (status == DW_OK && (!p->live.data || !p->live.devices))
         status = dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
         const dw_tensor *mine = &tensors[source_of(p, &names, t)];
         p->live.data[t] = is_scale(p, t) ? NULL : mine->data;
+        p->live.devices[t] = mine->device;
         if (!mine->data && mine->n_bytes > 0)
             status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
     }
@@ -77,6 +87,7 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
 typedef struct owned_shard {
     dw_slice slice;
     void *data;
+    dw_device *device;
 } owned_shard;
 
 static int compare_shards(const void *left, const void *right)
@@ -96,8 +107,10 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     /* the scales of a shard are another one */
     owned_shard *list = dw_alloc_array(2 * n, sizeof *list);
     p->live.data = dw_alloc_zeroed(2 * n, sizeof *p->live.data);
+    p->live.devices = dw_alloc_zeroed(2 * n, sizeof *p->live.devices);
     dw_name_index names;
-    dw_status status = list && p->live.data ? DW_OK : dw_fail_memory(err, NULL);
+    dw_status status =
+        list && p->live.data && p->live.devices ? DW_OK : dw_fail_memory(err, NULL);
     if (status == DW_OK)
         status = dw_name_index_init(&names, s->tensors, s->n_tensors, err);
     if (status != DW_OK) {
@@ -115,18 +128,19 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
         const dw_slice slice = {t, shard->first, shard->n_elems};
         /* after an uneven split some ranks own nothing of a tensor */
         if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
-            list[n_taken++] = (owned_shard){slice, shard->data};
+            list[n_taken++] =
+                (owned_shard){slice, shard->data, tensors[shard->tensor].device};
         if (slice.n == 0 || !dw_live_quant_makes(&p->live.quant, t))
             continue;
-        dw_slice scales = {0};
-        status = dw_live_quant_scales(&scales, &p->live.quant, &slice, err);
-        if (status == DW_OK)
-            list[n_taken++] = (owned_shard){scales, NULL};
+        const dw_slice scales = dw_live_quant_scales(&p->live.quant, &slice);
+        if (scales.n > 0 || dw_slice_is_whole(s->tensors, &scales))
+            list[n_taken++] = (owned_shard){scales, NULL, NULL};
     }
     if (status == DW_OK && n_taken > 0)
         qsort(list, n_taken, sizeof *list, compare_shards);
     for (size_t i = 0; status == DW_OK && i < n_taken; i++) {
         p->live.data[i] = list[i].data;
+        p->live.devices[i] = list[i].device;
         status = dw_slices_append(owned, list[i].slice, err);
     }
     dw_name_index_release(&names);
@@ -159,17 +173,21 @@ dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *er
         live->types[t] = is_scale(p, t) ? DW_F32 : names->tensors[live->number[t]].dtype;
     }
     dw_pieces_view_as(&p->pieces, live->views, live->data, live->types);
-    return dw_live_quant_open(&live->quant, &p->pieces, p->options.n_threads, err);
+    dw_pieces_place(&p->pieces, live->views, live->devices);
+    dw_status status = dw_live_quant_open(&live->quant, &p->pieces, err);
+    return status == DW_OK ? dw_shared_open(p, err) : status;
 }
 
 void dw_live_close(dw_live *live)
 {
     dw_free(live->data);
+    dw_free(live->devices);
     dw_free(live->views);
     dw_free(live->chosen);
     dw_free(live->types);
     dw_free(live->number);
     dw_free(live->is_known);
+    dw_shared_close(&live->shared);
     dw_live_quant_close(&live->quant);
 }
 
@@ -185,14 +203,16 @@ static bool is_master(const dw_publisher *p, size_t t)
            p->live.types[t] != p->pieces.table[t].dtype;
 }
 
-dw_status dw_live_read(dw_publisher *p, size_t k, void *into, dw_error *err)
+dw_status dw_live_read(dw_publisher *p, size_t k, dw_place into, dw_error *err)
 {
     const dw_slice *s = &p->pieces.owned.items[k];
-    const size_t n = (size_t)dw_slice_bytes(p->pieces.table, s);
+    const uint64_t n = dw_slice_bytes(p->pieces.table, s);
+    const dw_place from = {p->live.devices[k], p->live.data[k]};
     if (!dw_live_quant_makes(&p->live.quant, s->tensor))
-        return is_master(p, s->tensor) ? dw_cast_copy(into, p->live.data[k], n / 2, err)
-                                       : dw_map_copy(into, p->live.data[k], n, err);
-    dw_status status = dw_live_quant_add(&p->live.quant, s, p->live.data[k], into, err);
+        return is_master(p, s->tensor) ? dw_place_round(into, from, n / 2, err)
+                                       : dw_place_copy(into, from, n, err);
+    dw_status status =
+        dw_live_quant_add(&p->live.quant, s, p->live.data[k], into.data, err);
     return status == DW_OK ? dw_live_quant_make(&p->live.quant, err) : status;
 }
 
@@ -240,8 +260,8 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
     dw_status status = out->data && made ? DW_OK : dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < p->pieces.n_table; t++) {
         /* a baseline in memory already holds a copy of what is published */
-        out->data[t] = p->baseline.memory ? p->baseline.data[t] : p->live.data[t];
-        if (!p->baseline.memory && is_made(p, t))
+        out->data[t] = p->baseline.in_memory ? p->baseline.data[t] : p->live.data[t];
+        if (!p->baseline.in_memory && is_made(p, t))
             made[n++] = p->pieces.table[t];
     }
     if (status == DW_OK && n > 0)
@@ -249,7 +269,7 @@ dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)
     for (size_t t = 0, k = 0; status == DW_OK && n > 0 && t < p->pieces.n_table; t++)
         if (is_made(p, t)) {
             out->data[t] = out->made.tensors[k++].data;
-            status = dw_live_read(p, t, out->data[t], err);
+            status = dw_live_read(p, t, (dw_place){NULL, out->data[t]}, err);
         }
     dw_free(made);
     if (status != DW_OK)

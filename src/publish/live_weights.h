@@ -10,21 +10,25 @@
 #include "deltawire/publish.h"
 #include "publish/live_quant.h"
 #include "publish/pieces.h"
+#include "publish/shared_scales.h"
 #include "stream/transfer.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
 #include "weights/whole_model.h"
 
 typedef struct dw_live {
-    void **data;       /* [pieces.owned.n] the caller's; NULL for scales */
-    dw_tensor *views;  /* [pieces.cut.n] of that data, with the caller's types */
-    dw_tensor *chosen; /* [pieces.cut.n] the views to diff: the caller's; if a tensor is
-                          known, the baseline's; if it is quantised, what was made */
+    void **data;         /* [pieces.owned.n] the caller's; NULL for scales */
+    dw_device **devices; /* [pieces.owned.n] where that is, and the baseline too */
+    dw_tensor *views;    /* [pieces.cut.n] of that data, with the caller's types */
+    dw_tensor *chosen;   /* [pieces.cut.n] the views to diff: the caller's; if a tensor is
+                            known, the baseline's; if it is quantised, what was made */
     /* for each tensor, [pieces.n_table]; the first two never change: */
     size_t *number;  /* its number in the caller's list; of scales, that of the weight */
     dw_dtype *types; /* of the caller's data: masters are F32, published as BF16 */
     bool *is_known;  /* the baseline holds what the last publish read, and the caller
                         reported no change since */
     dw_live_quant quant;
+    dw_shared_scales shared;
 } dw_live;
 
 /* The names, types and shapes of the stream that the caller's tensors become. Free *OUT
@@ -41,8 +45,8 @@ void dw_live_close(dw_live *live);
 /* Asks the caller whether the weights that were read may be committed. */
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err);
 /* Copies owned slice K as it is published: rounded if it is a master, or quantised.
- * Scales are those of the weight, which was read before. */
-dw_status dw_live_read(dw_publisher *p, size_t k, void *into, dw_error *err);
+ * Scales are those of the weight, which was read before; shared ones were agreed on. */
+dw_status dw_live_read(dw_publisher *p, size_t k, dw_place into, dw_error *err);
 /* Quantises what GROUP has of quantised tensors that are not known, and points `chosen`
  * at it, until the next call. For dw_delta_upload. */
 dw_status dw_live_load(void *publisher, const dw_piece_group *group, dw_error *err);

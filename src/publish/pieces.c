@@ -64,16 +64,33 @@ static uint64_t bytes_as(dw_dtype from, dw_dtype to, uint64_t n_bytes)
                       : n_bytes * 8 / dw_dtype_bits(from) * dw_dtype_bits(to) / 8;
 }
 
+/* The owned slice that contains piece I; K is that of the piece before, as both ascend.
+ */
+static size_t owned_by(const dw_pieces *p, size_t i, size_t k)
+{
+    const dw_slice *piece = &p->cut.items[i];
+    const dw_slice *owned = &p->owned.items[k];
+    while (owned->tensor != piece->tensor ||
+           piece->first + piece->n > owned->first + owned->n)
+        owned = &p->owned.items[++k];
+    return k;
+}
+
+void dw_pieces_place(const dw_pieces *p, dw_tensor *views, dw_device *const *devices)
+{
+    for (size_t i = 0, k = 0; i < p->cut.n; i++) {
+        k = owned_by(p, i, k);
+        views[i].device = devices[k];
+    }
+}
+
 void dw_pieces_view_as(const dw_pieces *p, dw_tensor *views, void *const *data,
                        const dw_dtype *types)
 {
-    size_t k = 0; /* the owned slice that contains the piece; both ascend */
-    for (size_t i = 0; i < p->cut.n; i++) {
+    for (size_t i = 0, k = 0; i < p->cut.n; i++) {
+        k = owned_by(p, i, k);
         const dw_slice *piece = &p->cut.items[i];
         const dw_slice *owned = &p->owned.items[k];
-        while (owned->tensor != piece->tensor ||
-               piece->first + piece->n > owned->first + owned->n)
-            owned = &p->owned.items[++k];
         const dw_slice before = {owned->tensor, 0, piece->first - owned->first};
         const dw_dtype from = p->table[piece->tensor].dtype;
         const dw_dtype to = types ? types[piece->tensor] : from;

@@ -38,6 +38,10 @@ void dw_pieces_view(const dw_pieces *pieces, dw_tensor *views, void *const *data
 void dw_pieces_view_as(const dw_pieces *pieces, dw_tensor *views, void *const *data,
                        const dw_dtype *types);
 
+/* Says on which devices the data is: DEVICES[k] has owned slice k. */
+void dw_pieces_place(const dw_pieces *pieces, dw_tensor *views,
+                     dw_device *const *devices);
+
 /* The bytes of all owned slices, each padded (dw_padded). */
 uint64_t dw_pieces_room(const dw_pieces *pieces);
 /* The bytes of the pieces of the largest group, each padded. */

@@ -159,6 +159,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_job_stop(p);
     dw_upkeep_stop(p);
     dw_job_close(&p->job);
+    dw_captures_close(&p->captures);
     dw_baseline_close(&p->baseline);
     dw_live_close(&p->live);
     dw_free((char *)p->options.base_name);
@@ -224,6 +225,27 @@ void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
     dw_options_init(note, struct_bytes, NULL, 0);
 }
 
+/* Starts to read the weights on devices (capture.h). The lock is held on entry and on
+ * return. If the baseline is lost and cannot be read back, nothing is read: the version
+ * fails, and its error says why. */
+static dw_status hold_devices(dw_publisher *p, const dw_publish_note *note, dw_error *err)
+{
+    dw_status status = DW_OK;
+    while (p->busy)
+        pthread_cond_wait(&p->changed, &p->lock);
+    p->busy = true;
+    pthread_mutex_unlock(&p->lock);
+    p->captures.is_held = false;
+    if (p->baseline.is_lost || p->commits.in_doubt)
+        (void)dw_job_resolve_past(p, NULL); /* the publisher's thread tries again */
+    if (!p->baseline.is_lost || p->baseline.is_broken)
+        status = dw_captures_hold(p, note, err);
+    pthread_mutex_lock(&p->lock);
+    p->busy = false;
+    pthread_cond_broadcast(&p->changed);
+    return status;
+}
+
 dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                                const dw_publish_note *given, dw_error *err)
 {
@@ -261,8 +283,13 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     }
     if (status == DW_OK && p->fenced)
         status = dw_publisher_fail_fenced(p, err);
+    if (status == DW_OK && p->captures.n > 0)
+        status = hold_devices(p, &note, err);
+    const bool restarts = p->captures.n > 0 && p->baseline.is_broken;
     if (status == DW_OK)
         status = dw_job_submit(p, ticket, &note, err);
+    while (status == DW_OK && restarts && !dw_job_fate(p, *ticket)->captured)
+        pthread_cond_wait(&p->changed, &p->lock);
     pthread_mutex_unlock(&p->lock);
     return status;
 }

@@ -5,6 +5,7 @@
  *     job.h           one publish, from the call to its outcome
  *     live_weights.h  the caller's weights
  *     baseline.h      the publisher's copy of the newest version
+ *     capture.h       weights on devices: how they are read
  *     commits.h       where the stream stands, and this writer's claim on it
  *     version_files.h the companion files of the next version
  *     hint.h          latest.json
@@ -22,18 +23,22 @@
  *     version_files.c      companion files: what the parent has, what is stored again
  *     companions.c         the companion files of a directory
  *     baseline.c           the baseline and how it moves
+ *     capture.c            reading weights on devices
  *     baseline_mark.c      the file that marks a directory as a baseline
  *     sweep.c              checks that the baseline is still what was committed
  *     current.c            whether the caller's weights are the newest version
  *     commits.c            epochs, commits, lost replies
  *     ranks.c              sharded publish: parts, receipts
  *     ranks_by_caller.c    the same if the caller carries the receipts
+ *     shared_scales.c      scales of rows that a shard has only in part
+ *     ranks_agree.c        ranks agree on these scales
  *     hint.c               latest.json
  *     upkeep.c             the upkeep thread, anchors
  *     folds.c, fold_copy.c, group_deltas.c   folds, and the weights they start from
  *     held_version.c       the weights that upkeep reads
  *     restart.c            a version that only its anchor leads to
  *     repair.c             a restart without a publisher
+ *     repair_quant.c       the same of a quantised stream, from a trainer's checkpoint
  *
  * Below the publisher, without threads or state of their own: pieces.c (how the model is
  * cut), delta_upload.c (encode and upload), proof.c, shortcut.c. squash.c adds a shortcut
@@ -46,6 +51,7 @@
 
 #include "base/file.h"
 #include "publish/baseline.h"
+#include "publish/capture.h"
 #include "publish/commits.h"
 #include "publish/hint.h"
 #include "publish/job.h"
@@ -68,6 +74,7 @@ struct dw_publisher {
     dw_job job;
     dw_live live;
     dw_baseline baseline;
+    dw_captures captures;
     dw_commits commits;
     dw_version_files files;
     dw_hint hint;

@@ -166,6 +166,7 @@ dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *w
         .n_table = p->pieces.n_table,
         .slices = &p->pieces.owned,
         .data = p->baseline.data,
+        .devices = p->baseline.in_memory ? p->live.devices : NULL,
         .share = dw_pieces_share(&p->pieces, p->baseline.digests),
         .version = 0,
         .write_id = write_id,
@@ -215,6 +216,8 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_live_whole(p, &live, err);
     if (status == DW_OK) {
         dw_pieces_view(&p->pieces, p->live.chosen, live.data);
+        if (p->baseline.in_memory)
+            dw_pieces_place(&p->pieces, p->live.chosen, p->live.devices);
         status = dw_digest_tensors(p->baseline.digests, NULL, p->live.chosen,
                                    p->pieces.cut.n, p->options.n_threads, NULL, err);
     }
@@ -278,6 +281,16 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
                : status;
 }
 
+/* Before a stream is created, so that weights without a quantised value leave nothing
+ * behind: the next try may be another one. Of several ranks each knows only its part. */
+static dw_status check_finite(dw_publisher *p, const dw_tensor *tensors, dw_error *err)
+{
+    if (!p->live.quant.plan || p->sharded || p->options.first == DW_FIRST_FORK ||
+        dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, NULL) != DW_NOT_FOUND)
+        return DW_OK;
+    return dw_live_quant_check(&p->live.quant, tensors, err);
+}
+
 /* Opens or creates the stream, and finds the caller's tensors in it. */
 static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
@@ -294,6 +307,8 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
     spec.tensors = shapes;
     if (status == DW_OK)
         status = check_source(p, &spec, err);
+    if (status == DW_OK)
+        status = check_finite(p, tensors, err);
     if (status == DW_OK)
         status = dw_stream_create(&p->stream, p->store, &spec, &p->options.trust, err);
     if (status == DW_OK) /* the keys belong to the caller of open */
@@ -374,7 +389,9 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     uint64_t head;
     status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
     p->created = status == DW_NOT_FOUND;
-    if (p->created)
+    if (p->created || status == DW_OK)
+        status = dw_ranks_meet(p, p->created ? 0 : head + 1, err);
+    if (status == DW_OK && p->created)
         status = begin_stream(p, err);
     else if (status == DW_OK)
         status = dw_baseline_catch_up(p, err);
@@ -382,5 +399,7 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = open_hint(p, err);
     if (status == DW_OK)
         status = dw_upkeep_open(p, err);
-    return status == DW_OK ? dw_sweep_begin(p, err) : status;
+    if (status == DW_OK)
+        status = dw_sweep_begin(p, err);
+    return status == DW_OK ? dw_captures_open(p, err) : status;
 }

@@ -19,7 +19,7 @@
 
 /* Rank 0 waits twice as long: a rank whose wait ended in the last round is late by that
  * time. */
-static uint64_t deadline(const dw_publisher *p)
+uint64_t dw_rank_deadline(const dw_publisher *p)
 {
     const uint64_t limit =
         p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS;
@@ -216,35 +216,33 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
 
 /* ---- through the store ---- */
 
-/* DW_OK if the receipt under KEY equals this rank's, byte by byte. */
-static dw_status confirm_receipt(dw_publisher *p, const char *key, dw_error *err)
+/* DW_OK if the record under KEY equals this rank's, byte by byte. */
+static dw_status confirm_record(dw_publisher *p, const char *key, const dw_writer *mine,
+                                dw_error *err)
 {
     dw_writer found;
     dw_status status = dw_record_fetch(&found, p->store, key, err);
-    if (status == DW_OK &&
-        (found.n_bytes != p->job.receipt.n_bytes ||
-         memcmp(found.bytes, p->job.receipt.bytes, found.n_bytes) != 0))
+    if (status == DW_OK && (found.n_bytes != mine->n_bytes ||
+                            memcmp(found.bytes, mine->bytes, found.n_bytes) != 0))
         status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "%s is the receipt of another process: two processes are rank "
-                         "%" PRIu32 " of job '%s'. Stop one of them",
+                         "%s is of another process: two processes are rank %" PRIu32
+                         " of job '%s'. Stop one of them",
                          key, p->options.rank, p->options.job);
     dw_writer_release(&found);
     return status;
 }
 
-static dw_status put_receipt(dw_publisher *p, dw_error *err)
+dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
+                      dw_error *err)
 {
-    char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
-                   p->options.rank);
     dw_status status = DW_OK;
     for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
-        status = dw_store_put_bytes(p->store, key, p->job.receipt.bytes,
-                                    p->job.receipt.n_bytes, DW_PUT_CREATE, err);
+        status = dw_store_put_bytes(p->store, key, mine->bytes, mine->n_bytes,
+                                    DW_PUT_CREATE, err);
         if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
             return status;
         dw_error reading = {0};
-        dw_status read = confirm_receipt(p, key, &reading);
+        dw_status read = confirm_record(p, key, mine, &reading);
         if (read == DW_OK)
             return DW_OK; /* the reply was lost */
         if (read == DW_CONFLICT || (status == DW_CONFLICT && tries + 1 == PUT_TRIES)) {
@@ -254,6 +252,14 @@ static dw_status put_receipt(dw_publisher *p, dw_error *err)
         }
     }
     return status;
+}
+
+static dw_status put_receipt(dw_publisher *p, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
+                   p->options.rank);
+    return dw_rank_put(p, key, &p->job.receipt, err);
 }
 
 /* Sleeps, longer each time. DW_UNAVAILABLE if END has passed. */
@@ -273,12 +279,9 @@ static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
     return DW_OK;
 }
 
-static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
-                                  dw_writer *out, dw_error *err)
+dw_status dw_rank_wait(dw_publisher *p, const char *key, uint64_t end, dw_writer *out,
+                       dw_error *err)
 {
-    char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
-                   rank);
     uint64_t pause = POLL_MS;
     for (;;) {
         dw_status status = dw_record_fetch(out, p->store, key, err);
@@ -290,6 +293,15 @@ static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
     }
 }
 
+static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
+                                  dw_writer *out, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
+                   rank);
+    return dw_rank_wait(p, key, end, out, err);
+}
+
 static dw_status collect_and_commit(dw_publisher *p, dw_position *position,
                                     dw_publish_report *report, dw_error *err)
 {
@@ -298,7 +310,7 @@ static dw_status collect_and_commit(dw_publisher *p, dw_position *position,
     const void **bytes = dw_alloc_array(n, sizeof *bytes);
     size_t *n_bytes = dw_alloc_array(n, sizeof *n_bytes);
     dw_status status = found && bytes && n_bytes ? DW_OK : dw_fail_memory(err, NULL);
-    const uint64_t end = deadline(p);
+    const uint64_t end = dw_rank_deadline(p);
     for (uint32_t i = 0; status == DW_OK && i < n; i++) {
         if (i == p->options.rank) {
             bytes[i] = p->job.receipt.bytes;
@@ -362,7 +374,7 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
                                  dw_position *position, dw_publish_report *report,
                                  dw_error *err)
 {
-    const uint64_t end = deadline(p), version = dw_commit_next_version(p);
+    const uint64_t end = dw_rank_deadline(p), version = dw_commit_next_version(p);
     uint64_t pause = POLL_MS;
     dw_commit_record c;
     dw_status status;
@@ -415,7 +427,7 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
 static dw_status wait_for_fork(dw_publisher *p, dw_error *err)
 {
     uint64_t pause = POLL_MS, head;
-    const uint64_t end = deadline(p);
+    const uint64_t end = dw_rank_deadline(p);
     dw_status status;
     while ((status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err)) ==
            DW_NOT_FOUND) {
@@ -437,7 +449,11 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     dw_position position;
     dw_publish_report report = {0};
     dw_objects objects = {0};
-    dw_status status = dw_baseline_connect(p, err);
+    dw_status status = dw_ranks_agree(p, true, err);
+    if (status == DW_OK)
+        status = dw_baseline_copy_live(p, err);
+    if (status == DW_OK)
+        status = dw_baseline_connect(p, err);
     if (status == DW_OK)
         status = dw_rank_write_id(write_id, p, err);
     if (status == DW_OK && p->options.first == DW_FIRST_ANCHOR && p->pieces.owned.n > 0)

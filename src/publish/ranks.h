@@ -27,4 +27,23 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
                                dw_position *position, dw_publish_report *report,
                                dw_error *err);
 
+/* When to stop waiting for another rank. */
+uint64_t dw_rank_deadline(const dw_publisher *p);
+/* Creates this rank's record under KEY. DW_CONFLICT if another process did. */
+dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
+                      dw_error *err);
+/* Waits for the record of another rank. DW_UNAVAILABLE if END has passed. */
+dw_status dw_rank_wait(dw_publisher *p, const char *key, uint64_t end, dw_writer *out,
+                       dw_error *err);
+
+/* ---- ranks_agree.c: scales that several ranks share ---- */
+
+/* Finds out whether any ranks share scales. All ranks call it, once, before the stream's
+ * next version, VERSION. */
+dw_status dw_ranks_meet(dw_publisher *p, uint64_t version, dw_error *err);
+/* Agrees with the other ranks on the scales that they share; nothing to do if there are
+ * none. All ranks call it before they quantise; WITH_KNOWN reads tensors that are known
+ * too. DW_NOT_FINITE on all ranks if one of them has such weights there. */
+dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err);
+
 #endif

@@ -10,6 +10,7 @@
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/repair_quant.h"
 #include "publish/restart.h"
 
 #define MAX_BROKEN 1000 /* versions at the end of a stream that are passed over */
@@ -37,17 +38,12 @@ static bool fits(const dw_stream_record *r, const dw_tensor *tensors, size_t n_t
     return good;
 }
 
-static dw_status take_tensors(source *out, const dw_stream_record *r,
-                              const dw_tensor *tensors, size_t n_tensors, dw_error *err)
+static dw_status take_tensors(source *out, dw_publisher *p, const dw_tensor *tensors,
+                              size_t n_tensors, dw_error *err)
 {
+    const dw_stream_record *r = &p->stream->record;
     if (r->quantized.scheme[0] && !fits(r, tensors, n_tensors))
-        return dw_fail(
-            err, DW_MISMATCH, NULL,
-            "the stream is quantised as %s, and these weights are not those of "
-            "its model: name a directory that was pulled from it. To restart "
-            "it from a trainer's checkpoint, repair it without one, and then "
-            "publish the checkpoint with `quantize`",
-            r->quantized.scheme);
+        return dw_repair_quantize(&out->restart, p, tensors, n_tensors, err);
     if (n_tensors != r->n_tensors)
         return dw_fail(err, DW_MISMATCH, NULL,
                        "there are %zu tensors, but the stream's model has %zu", n_tensors,
@@ -128,7 +124,7 @@ static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tens
     *out = (source){.version = DW_NO_VERSION};
     dw_status status = dw_restart_open(&out->restart, p, err);
     if (status == DW_OK)
-        status = tensors ? take_tensors(out, &p->stream->record, tensors, n_tensors, err)
+        status = tensors ? take_tensors(out, p, tensors, n_tensors, err)
                          : take_newest(out, p, err);
     return status == DW_OK ? dw_restart_digest(&out->restart, p, err) : status;
 }
@@ -223,6 +219,8 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
         status =
             dw_file_set_copy(&p->files.wanted, p->options.files, p->options.n_files, err);
     p->files.renew = true;
+    if (status == DW_OK)
+        status = dw_tensors_need_host(tensors, n_tensors, "repair a stream with it", err);
     if (status == DW_OK)
         status = repair(p, tensors, n_tensors, report, err);
     dw_publisher_free(p);

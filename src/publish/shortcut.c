@@ -27,6 +27,7 @@ static dw_status connect(dw_anchor *anchor, size_t *slice, const dw_tensor *view
         dw_tensor *t = &anchor->list.tensors[i];
         slice[i] = dw_name_index_find(&names, t->name);
         t->data = views[slice[i]].data;
+        t->device = views[slice[i]].device;
     }
     dw_name_index_release(&names);
     return DW_OK;
@@ -123,6 +124,8 @@ dw_status dw_anchor_upload(dw_objects *out, const dw_anchor_spec *spec, dw_error
         dw_pieces_view(&pieces, views, spec->data);
     else if (status == DW_OK && pieces.cut.n > 0)
         memcpy(views, pieces.shapes.tensors, pieces.cut.n * sizeof *views);
+    if (status == DW_OK && spec->data && spec->devices)
+        dw_pieces_place(&pieces, views, spec->devices);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
         dw_key_object(object->key, spec->version, spec->write_id,

@@ -13,9 +13,10 @@ typedef struct dw_anchor_spec {
     const dw_tensor *table; /* the stream's */
     size_t n_table;
     const dw_slices *slices;
-    void *const *data;     /* [slices->n]; NULL: read `held` */
-    dw_held_version *held; /* whole tensors */
-    dw_digest share;       /* what the weights add to the version's state */
+    void *const *data;         /* [slices->n]; NULL: read `held` */
+    dw_device *const *devices; /* [slices->n] where the data is; NULL: on the host */
+    dw_held_version *held;     /* whole tensors */
+    dw_digest share;           /* what the weights add to the version's state */
     uint64_t version;
     bool is_shortcut; /* false: the anchor in the commit of version 0 */
     const char *write_id;

@@ -168,6 +168,20 @@ static dw_status find_parent(dw_publisher *p, const dw_commit_record *commit,
 
 /* ---- storing ---- */
 
+/* Whether the object of ENTRY, which the parent names, can be named again. It may be
+ * lost: publishing the same file then stores it again. */
+static dw_status is_kept(bool *kept, const dw_publisher *p, const dw_file_entry *entry,
+                         dw_error *err)
+{
+    uint64_t n_bytes = 0;
+    *kept = true;
+    if (p->files.is_sure)
+        return DW_OK;
+    dw_status status = dw_store_stat(p->store, entry->key, &n_bytes, NULL, err);
+    *kept = status == DW_OK && n_bytes == entry->n_bytes;
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
 /* Fills in ENTRY for FILE: the parent's entry, or a new object. */
 static dw_status store(dw_publisher *p, const dw_commit_record *commit,
                        const dw_file *file, size_t index, dw_file_entry *entry,
@@ -182,8 +196,13 @@ static dw_status store(dw_publisher *p, const dw_commit_record *commit,
                     : dw_fail_memory(err, NULL);
     if (status != DW_OK)
         return status;
+    bool kept = false;
     if (parent && !f->renew && parent->n_bytes == entry->n_bytes &&
-        memcmp(parent->sha256, entry->sha256, sizeof entry->sha256) == 0) {
+        memcmp(parent->sha256, entry->sha256, sizeof entry->sha256) == 0)
+        status = is_kept(&kept, p, parent, err);
+    if (status != DW_OK)
+        return status;
+    if (kept) {
         memcpy(entry->key, parent->key, sizeof entry->key);
         return DW_OK;
     }
@@ -244,6 +263,7 @@ dw_status dw_version_files_store(dw_publisher *p, dw_commit_record *commit, dw_e
 
 void dw_version_files_committed(dw_version_files *f, dw_commit_record *commit)
 {
+    f->is_sure = f->is_sure || f->wanted.is_given;
     dw_file_set_release(&f->wanted);
     f->renew = false;
     dw_version_files_note(f, commit);

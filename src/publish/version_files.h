@@ -27,7 +27,8 @@ typedef struct dw_version_files {
     dw_file_list head;   /* what the commit with HEAD_SHA256 names */
     uint8_t head_sha256[DW_SHA256_BYTES];
     bool knows_head;
-    bool renew; /* store again what the parent has too: its objects may be lost */
+    bool is_sure; /* the objects of `head` were there since this publisher opened */
+    bool renew;   /* store again what the parent has too: its objects may be lost */
     uint64_t n_stored_bytes; /* by the last attempt at a commit */
 } dw_version_files;
 

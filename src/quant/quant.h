@@ -90,6 +90,40 @@ dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *sr
                         uint64_t first_row, uint64_t n_rows, void *out, float *scales,
                         dw_error *err);
 
+/* DW_NOT_FINITE, with tensor and element, if one of N elements from element FIRST on has
+ * no quantised value. SRC is as for dw_quant_rows. */
+dw_status dw_quant_check(const dw_quant_plan *plan, size_t weight, const void *src,
+                         uint64_t first, uint64_t n, dw_error *err);
+
+/* ---- a part of one unit, if others have the rest of it ----
+ *
+ * The maxima of its scales come first, from all parts; then each part is quantised with
+ * the scales that follow from them. */
+
+/* How many scales one unit has: those of the blocks of 128 rows, or 1. */
+uint64_t dw_quant_unit_scales(const dw_quant_plan *plan, size_t weight);
+
+/* How many scales belong to blocks, or rows, whose first element is before ELEMENT. */
+uint64_t dw_quant_scales_begun(const dw_quant_plan *plan, size_t weight,
+                               uint64_t element);
+
+/* Raises MAXIMA, one for each scale of the unit and as bits of an F32, to the largest
+ * magnitudes of N elements from element FIRST on, which are in one unit. SRC is as for
+ * dw_quant_rows. DW_NOT_FINITE, with tensor and element, for NaN and infinity: MAXIMA has
+ * them too, as 0x7f800000 or more. */
+dw_status dw_quant_part_maxima(const dw_quant_plan *plan, size_t weight, const void *src,
+                               uint64_t first, uint64_t n, uint32_t *maxima,
+                               dw_error *err);
+
+/* The scale for a finite maximum. */
+float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum);
+
+/* Quantises these elements with SCALES, one for each scale of the unit. DW_STALE if an
+ * element is too large for its scale: it changed after the maxima were taken. */
+dw_status dw_quant_part(const dw_quant_plan *plan, size_t weight, const void *src,
+                        uint64_t first, uint64_t n, void *out, const float *scales,
+                        dw_error *err);
+
 /* ---- config.json ---- */
 
 /* Appends to OUT the text of CONFIG, a model's config.json, with a member

@@ -79,6 +79,28 @@ uint64_t dw_quant_scales_before(const dw_quant_plan *plan, size_t weight, uint64
     return units * ceil_div(e->n_columns, DW_QUANT_BLOCK);
 }
 
+uint64_t dw_quant_unit_scales(const dw_quant_plan *plan, size_t weight)
+{
+    return plan->scheme == DW_QUANT_FP8_BLOCK
+               ? ceil_div(plan->entries[weight].n_columns, DW_QUANT_BLOCK)
+               : 1;
+}
+
+uint64_t dw_quant_scales_begun(const dw_quant_plan *plan, size_t weight, uint64_t element)
+{
+    const dw_quant_entry *e = &plan->entries[weight];
+    const uint64_t row = element / e->n_columns, column = element % e->n_columns;
+    const uint64_t end = dw_quant_unit_end(plan, weight, row);
+    if (row == e->n_matrices * e->n_rows || column == 0)
+        return dw_quant_scales_before(plan, weight, row);
+    /* in the first row of a unit the blocks begin one after the other */
+    const bool is_first = row == 0 || dw_quant_unit_end(plan, weight, row - 1) == row;
+    return is_first && plan->scheme == DW_QUANT_FP8_BLOCK
+               ? dw_quant_scales_before(plan, weight, row) +
+                     ceil_div(column, DW_QUANT_BLOCK)
+               : dw_quant_scales_before(plan, weight, end);
+}
+
 /* F16 as F32, which is exact. */
 static void widen_f16(float *restrict out, const uint16_t *restrict in, size_t n)
 {
@@ -284,6 +306,126 @@ dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *sr
     fegetenv(&callers);
     fesetenv(FE_DFL_ENV);
     status = do_rows(plan, weight, src, first_row, n_rows, out, scales, err);
+    fesetenv(&callers);
+    return status;
+}
+
+/* ---- a part of one unit ---- */
+
+/* A run of elements in one row that share a scale, at most a tile. */
+typedef struct run {
+    size_t at; /* from the first element of the part */
+    size_t n;
+    size_t scale; /* in the unit */
+} run;
+
+/* Moves on to the next run of N elements from FIRST on. False: there is none. */
+static bool next_run(run *r, const format *f, const dw_quant_entry *e, uint64_t first,
+                     uint64_t n)
+{
+    r->at += r->n;
+    if (r->at >= n)
+        return false;
+    const uint64_t column = (first + r->at) % e->n_columns;
+    const uint64_t k = f->by_block ? column / DW_QUANT_BLOCK : 0;
+    uint64_t end = f->by_block ? (k + 1) * DW_QUANT_BLOCK : column + TILE_ELEMS;
+    end = end < e->n_columns ? end : e->n_columns;
+    r->n = (size_t)(end - column < n - r->at ? end - column : n - r->at);
+    r->scale = (size_t)k;
+    return true;
+}
+
+/* Copies the run to TILE and returns its largest magnitude. DW_NOT_FINITE as for rows. */
+static dw_status take_run(uint32_t *max, const format *f, const dw_quant_entry *e,
+                          const run *r, const void *src, uint64_t first, void *tile,
+                          dw_error *err)
+{
+    const block b = {
+        .first = first + r->at, .n_rows = 1, .n_columns = r->n, .pitch = r->n};
+    take(f, tile, 0, (const uint8_t *)src + r->at * f->width, r->n);
+    *max = f->kernels->quant_max[f->kind](tile, r->n);
+    return *max < 0x7f800000 ? DW_OK : fail_element(f, &b, tile, e->tensor.name, err);
+}
+
+dw_status dw_quant_check(const dw_quant_plan *plan, size_t weight, const void *src,
+                         uint64_t first, uint64_t n, dw_error *err)
+{
+    uint32_t tile[TILE_ELEMS], max;
+    const dw_quant_entry *e = &plan->entries[weight];
+    const format f = format_of(plan, e);
+    dw_status status = DW_OK;
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    for (run r = {0}; status == DW_OK && (r.at += r.n) < n;) {
+        r.n = n - r.at < TILE_ELEMS ? (size_t)n - r.at : TILE_ELEMS;
+        status = take_run(&max, &f, e, &r, src, first, tile, err);
+    }
+    fesetenv(&callers);
+    return status;
+}
+
+dw_status dw_quant_part_maxima(const dw_quant_plan *plan, size_t weight, const void *src,
+                               uint64_t first, uint64_t n, uint32_t *maxima,
+                               dw_error *err)
+{
+    uint32_t tile[TILE_ELEMS], max;
+    const dw_quant_entry *e = &plan->entries[weight];
+    const format f = format_of(plan, e);
+    dw_status status = DW_OK;
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    for (run r = {0}; next_run(&r, &f, e, first, n);) {
+        dw_status taken =
+            take_run(&max, &f, e, &r, src, first, tile, status == DW_OK ? err : NULL);
+        if (max > maxima[r.scale])
+            maxima[r.scale] = max;
+        status = status == DW_OK ? taken : status;
+    }
+    fesetenv(&callers);
+    return status;
+}
+
+float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum)
+{
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    const float scale =
+        scale_of(maximum, plan->scheme == DW_QUANT_INT8_ROW ? 127.0f : 448.0f);
+    fesetenv(&callers);
+    return scale;
+}
+
+static dw_status do_part(const format *f, const dw_quant_entry *e, const void *src,
+                         uint64_t first, uint64_t n, uint8_t *out, const float *scales,
+                         dw_error *err)
+{
+    uint32_t tile[TILE_ELEMS], max;
+    for (run r = {0}; next_run(&r, f, e, first, n);) {
+        dw_status status = take_run(&max, f, e, &r, src, first, tile, err);
+        if (status != DW_OK)
+            return status;
+        if (scale_of(max, f->largest) > scales[r.scale] && max > 0)
+            return dw_fail_tensor(err, DW_STALE, NULL, e->tensor.name,
+                                  "it changed while it was published: publish again when "
+                                  "nobody writes it");
+        f->quantise(out + r.at, tile, r.n, scales[r.scale]);
+    }
+    return DW_OK;
+}
+
+dw_status dw_quant_part(const dw_quant_plan *plan, size_t weight, const void *src,
+                        uint64_t first, uint64_t n, void *out, const float *scales,
+                        dw_error *err)
+{
+    const dw_quant_entry *e = &plan->entries[weight];
+    const format f = format_of(plan, e);
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    dw_status status = do_part(&f, e, src, first, n, out, scales, err);
     fesetenv(&callers);
     return status;
 }

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "tensor/device.h"
 #include "tensor/safetensors.h"
 
 /* The header and the offsets of what is in the list. */
@@ -86,15 +86,16 @@ static size_t find(const dw_anchor *a, uint64_t offset)
 /* The longest run from OFFSET on in one piece of memory: sets *PLACE, returns its length.
  */
 static uint64_t run_at(const dw_anchor *a, uint64_t offset, uint64_t n_bytes,
-                       uint8_t **place)
+                       dw_place *place)
 {
     if (offset < a->header.n_bytes) {
-        *place = a->header.bytes + offset;
+        *place = (dw_place){NULL, a->header.bytes + offset};
         uint64_t n = a->header.n_bytes - offset;
         return n < n_bytes ? n : n_bytes;
     }
     size_t t = find(a, offset);
-    *place = (uint8_t *)a->list.tensors[t].data + (offset - a->offsets[t]);
+    *place = (dw_place){a->list.tensors[t].device,
+                        (uint8_t *)a->list.tensors[t].data + (offset - a->offsets[t])};
     uint64_t n = a->offsets[t + 1] - offset;
     return n < n_bytes ? n : n_bytes;
 }
@@ -105,9 +106,9 @@ static dw_status read_anchor(void *context, uint64_t offset, void *into, size_t 
     const dw_anchor *a = context;
     uint8_t *to = into;
     while (n_bytes > 0) {
-        uint8_t *place;
+        dw_place place;
         size_t n = (size_t)run_at(a, offset, n_bytes, &place);
-        dw_status status = dw_map_copy(to, place, n, err);
+        dw_status status = dw_place_copy((dw_place){NULL, to}, place, n, err);
         if (status != DW_OK)
             return status;
         to += n;
@@ -128,15 +129,16 @@ dw_status dw_anchor_take(void *context, uint64_t offset, const uint8_t *bytes,
 {
     dw_anchor *a = context;
     while (n_bytes > 0) {
-        uint8_t *place;
+        dw_place place;
         size_t n = (size_t)run_at(a, offset, n_bytes, &place);
         if (offset < a->header.n_bytes) {
-            if (memcmp(place, bytes, n) != 0)
+            if (memcmp(place.data, bytes, n) != 0)
                 return dw_fail(err, DW_CORRUPT, a->where,
                                "the anchor's header is not the one that its record asks "
                                "for");
         } else {
-            dw_status status = dw_map_copy(place, bytes, n, err);
+            const dw_place from = {NULL, (void *)(uintptr_t)bytes};
+            dw_status status = dw_place_copy(place, from, n, err);
             if (status != DW_OK)
                 return status;
         }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 
+#define MAX_RANKS  100000 /* a rank has five digits in a key */
 #define DIGEST_END ((1ull << 61) - 1)
 
 void dw_fields_release(dw_fields *f)
@@ -141,6 +142,20 @@ void dw_field_id(dw_fields *f, char out[DW_ID_TEXT], const char *name)
 void dw_field_sha256(dw_fields *f, uint8_t out[DW_SHA256_BYTES], const char *name)
 {
     take_hex(f, out, DW_SHA256_BYTES, name);
+}
+
+void dw_field_rank(dw_fields *f, uint32_t *rank, uint32_t *n_ranks)
+{
+    const uint64_t own = dw_field_number(f, "rank");
+    const uint64_t all = dw_field_number(f, "n_ranks");
+    if (all > MAX_RANKS)
+        dw_fields_fail(f, DW_CORRUPT, "n_ranks", "is over the limit of %d", MAX_RANKS);
+    if (own >= all)
+        dw_fields_fail(f, DW_CORRUPT, "rank", "is not below 'n_ranks'");
+    if (f->status != DW_OK)
+        return;
+    *rank = (uint32_t)own;
+    *n_ranks = (uint32_t)all;
 }
 
 dw_digest dw_field_digest(dw_fields *f, const char *name)

@@ -47,6 +47,8 @@ char *dw_field_note(dw_fields *f, const char *name);
 void dw_field_id(dw_fields *f, char out[DW_ID_TEXT], const char *name);
 void dw_field_sha256(dw_fields *f, uint8_t out[DW_SHA256_BYTES], const char *name);
 dw_digest dw_field_digest(dw_fields *f, const char *name);
+/* The members "rank" and "n_ranks"; not set after a fault. */
+void dw_field_rank(dw_fields *f, uint32_t *rank, uint32_t *n_ranks);
 void dw_field_time(dw_fields *f, char out[DW_TIME_ROOM], const char *name);
 
 /* VALUE as a number below DW_NUMBER_END; false if it is anything else. */

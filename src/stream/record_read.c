@@ -6,8 +6,6 @@
 #include "stream/record_parts.h"
 #include "stream/record_seal.h"
 
-#define MAX_RANKS 100000 /* a rank has five digits in a key */
-
 /* Refuses member NAME where it does not belong. */
 static void refuse(dw_fields *f, const char *name, const char *content)
 {
@@ -332,16 +330,7 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
     out->epoch = dw_field_number(&f, "epoch");
     dw_field_id(&f, out->writer, "writer");
     out->round = dw_field_number(&f, "round");
-    uint64_t rank = dw_field_number(&f, "rank");
-    uint64_t n_ranks = dw_field_number(&f, "n_ranks");
-    if (n_ranks > MAX_RANKS)
-        dw_fields_fail(&f, DW_CORRUPT, "n_ranks", "is over the limit of %d", MAX_RANKS);
-    if (rank >= n_ranks)
-        dw_fields_fail(&f, DW_CORRUPT, "rank", "is not below 'n_ranks'");
-    if (f.status == DW_OK) {
-        out->rank = (uint32_t)rank;
-        out->n_ranks = (uint32_t)n_ranks;
-    }
+    dw_field_rank(&f, &out->rank, &out->n_ranks);
     out->share = dw_field_digest(&f, "share");
     out->n_changed = dw_field_number(&f, "changed");
     out->suspect_from = read_suspect(&f, out->version);

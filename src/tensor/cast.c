@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "kernel/kernel.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
 
 /* The piece of one thread: fits into its second-level cache. */
@@ -61,11 +62,13 @@ static dw_status do_strip(void *context, size_t i, unsigned worker, dw_error *er
     const dw_tensor *into = &c->into[s->into], *from = &c->from[s->from];
     const uint64_t left = units(into, from) - s->first;
     const uint64_t n = left < STRIP_ELEMS ? left : STRIP_ELEMS;
-    return is_cast(into, from)
-               ? dw_cast_copy((uint16_t *)into->data + s->first,
-                              (const float *)from->data + s->first, n, err)
-               : dw_map_copy((uint8_t *)into->data + s->first,
-                             (const uint8_t *)from->data + s->first, (size_t)n, err);
+    const bool is_rounded = is_cast(into, from);
+    const dw_place to = {into->device,
+                         (uint8_t *)into->data + s->first * (is_rounded ? 2 : 1)};
+    const dw_place source = {from->device,
+                             (uint8_t *)from->data + s->first * (is_rounded ? 4 : 1)};
+    return is_rounded ? dw_place_round(to, source, n, err)
+                      : dw_place_copy(to, source, n, err);
 }
 
 /* Finds the index in INTO of each tensor of FROM. */
@@ -73,9 +76,9 @@ static dw_status pair(size_t *partner, const dw_tensor *into, const dw_tensor *f
                       size_t n, dw_error *err)
 {
     dw_name_index index = {0};
-    dw_status status = dw_tensors_check(into, n, err);
+    dw_status status = dw_tensors_check_placed(into, n, err);
     if (status == DW_OK)
-        status = dw_tensors_check(from, n, err);
+        status = dw_tensors_check_placed(from, n, err);
     if (status == DW_OK)
         status = dw_name_index_init(&index, into, n, err);
     for (size_t i = 0; status == DW_OK && i < n; i++) {

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/options.h"
 #include "tensor/checkpoint.h"
+#include "tensor/device.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
@@ -249,6 +250,8 @@ dw_status dw_checkpoint_write(const char *path, const dw_tensor *tensors,
     dw_status status = DW_OPTIONS_TAKE(dw_checkpoint_write_options, &options, given, err);
     if (status == DW_OK)
         status = check_metadata(&options, path, err);
+    if (status == DW_OK)
+        status = dw_tensors_need_host(tensors, n_tensors, "write a checkpoint", err);
     if (status == DW_OK)
         status = sort_tensors(&sorted, tensors, n_tensors, path, err);
     if (status == DW_OK && options.max_shard_bytes > 0)

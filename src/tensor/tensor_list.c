@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "tensor/device.h"
 #include "tensor/dtype.h"
 
 /* Checks a caller's tensor. */
@@ -37,7 +38,7 @@ dw_status dw_tensors_check_shapes(const dw_tensor *tensors, size_t n, dw_error *
     return status;
 }
 
-dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
+dw_status dw_tensors_check_placed(const dw_tensor *tensors, size_t n, dw_error *err)
 {
     dw_status status = dw_tensors_check_shapes(tensors, n, err);
     for (size_t i = 0; status == DW_OK && i < n; i++)
@@ -45,6 +46,13 @@ dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
             status =
                 dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name, "it has no data");
     return status;
+}
+
+dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err)
+{
+    dw_status status = dw_tensors_check_placed(tensors, n, err);
+    return status == DW_OK ? dw_tensors_need_host(tensors, n, "use it here", err)
+                           : status;
 }
 
 int dw_tensor_compare_names(const void *left, const void *right)

@@ -8,6 +8,8 @@
 
 /* DW_INVALID if a tensor has no name or data, if its bytes do not fit its shape, or if it
  * is a slice that begins inside an element. */
+dw_status dw_tensors_check_placed(const dw_tensor *tensors, size_t n, dw_error *err);
+/* The same, and DW_UNSUPPORTED if a tensor is on a device. */
 dw_status dw_tensors_check(const dw_tensor *tensors, size_t n, dw_error *err);
 /* The same, but data is not checked and may be NULL. */
 dw_status dw_tensors_check_shapes(const dw_tensor *tensors, size_t n, dw_error *err);

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,11 +11,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/companion_hash.h"
 #include "weights/companion_list.h"
 
 #define STAGED_NAME  ".deltawire-file-" /* and a number */
 #define STAGED_BYTES (sizeof STAGED_NAME + 20)
-#define READ_BYTES   (256u << 10)
 #define T_SETTLED_S  2 /* after which a change of a file changes its times too */
 
 /* What is there under a name. */
@@ -96,6 +95,15 @@ dw_status dw_companion_dir_open(dw_companion_dir **out, const char *dir, dw_erro
     return good ? DW_OK : dw_fail_memory(err, dir);
 }
 
+void dw_companion_tidy(const char *dir)
+{
+    char *list = dw_join_path(dir, DW_COMPANION_LIST_NAME);
+    if (list)
+        dw_remove_leftovers(list);
+    dw_free(list);
+    remove_staged(dir);
+}
+
 void dw_companion_dir_close(dw_companion_dir *d)
 {
     if (!d)
@@ -114,13 +122,6 @@ const char *dw_companion_path(const dw_companion_dir *d)
 }
 
 /* ---- what is there ---- */
-
-static bool same_status(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           memcmp(&a->st_mtim, &b->st_mtim, sizeof a->st_mtim) == 0 &&
-           memcmp(&a->st_ctim, &b->st_ctim, sizeof a->st_ctim) == 0;
-}
 
 static known_file *find_known(const dw_companion_dir *d, const char *name)
 {
@@ -152,51 +153,16 @@ static void remember(dw_companion_dir *d, const char *name, const struct stat *s
     memcpy(known->sha256, sha256, DW_SHA256_BYTES);
 }
 
-/* A file that others change meanwhile gets some hash, which is that of no list. */
-static dw_status hash_file(uint8_t sha256[DW_SHA256_BYTES], int fd, uint64_t n_bytes,
-                           const char *path, dw_error *err)
-{
-    dw_sha256 hash;
-    uint8_t *buffer = dw_alloc(READ_BYTES);
-    dw_status status = buffer ? dw_sha256_init(&hash, err) : dw_fail_memory(err, path);
-    if (status != DW_OK) {
-        dw_free(buffer);
-        return status;
-    }
-    for (ssize_t n = 1; status == DW_OK && n_bytes > 0 && n != 0;) {
-        n = read(fd, buffer, n_bytes < READ_BYTES ? (size_t)n_bytes : READ_BYTES);
-        if (n > 0) {
-            dw_sha256_update(&hash, buffer, (size_t)n);
-            n_bytes -= (uint64_t)n;
-        } else if (n < 0 && errno != EINTR) {
-            status = dw_fail_errno(err, path, "read");
-        }
-    }
-    dw_free(buffer);
-    if (status == DW_OK)
-        return dw_sha256_final(&hash, sha256, err);
-    dw_sha256_release(&hash);
-    return status;
-}
-
 /* Hashes the regular file NAME. *IS_FILE is false if it is none, or cannot be read. */
 static dw_status look_at(uint8_t sha256[DW_SHA256_BYTES], bool *is_file,
                          dw_companion_dir *d, const char *name, const char *path,
                          dw_error *err)
 {
-    struct stat st, now;
-    /* a link is not followed, and opening a FIFO must not wait */
-    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    *is_file = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    dw_status status = DW_OK;
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO))
-        status = dw_fail_errno(err, path, "open");
-    if (*is_file)
-        status = hash_file(sha256, fd, (uint64_t)st.st_size, path, err);
-    if (*is_file && status == DW_OK && fstat(fd, &now) == 0 && same_status(&st, &now))
+    struct stat st;
+    bool is_still;
+    dw_status status = dw_companion_hash(sha256, &st, is_file, &is_still, path, err);
+    if (status == DW_OK && *is_file && is_still)
         remember(d, name, &st, sha256);
-    if (fd >= 0)
-        close(fd);
     return status;
 }
 
@@ -235,7 +201,7 @@ static dw_status judge(presence *out, const dw_file_entry **owner, dw_companion_
         may_match = may_match || (ours[i] && ours[i]->n_bytes == n_bytes);
     if (status == DW_OK && !is_absent && S_ISREG(st.st_mode) && may_match) {
         const known_file *known = find_known(d, name);
-        is_file = known && same_status(&known->st, &st);
+        is_file = known && dw_companion_same_status(&known->st, &st);
         if (is_file)
             memcpy(sha256, known->sha256, sizeof sha256);
         else

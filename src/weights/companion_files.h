@@ -38,6 +38,9 @@ dw_status dw_companion_dir_open(dw_companion_dir **out, const char *dir, dw_erro
 /* Removes what is staged. Accepts NULL. */
 void dw_companion_dir_close(dw_companion_dir *d);
 
+/* Removes what a process that was killed left in DIR, for one that installs no files. */
+void dw_companion_tidy(const char *dir);
+
 /* Compares the directory with GOAL, the files of a version, which are copied. Drops what
  * is staged. DW_INVALID if a name is none for a companion file. */
 dw_status dw_companion_plan(dw_companion_dir *d, const dw_file_list *goal, dw_error *err);

@@ -66,8 +66,10 @@ dw_status dw_replica_take_data(dw_replica *r, const dw_tensor *found, size_t n_f
                      ? dw_fail_tensor(err, DW_MISMATCH, where, r->tensors[i].name,
                                       "the stream has it, but the weights there do not")
                      : dw_tensor_fits_stream(&r->tensors[i], &found[f], where, err);
-        if (status == DW_OK)
-            r->tensors[i].data = found[f].data;
+        if (status != DW_OK)
+            break;
+        r->tensors[i].data = found[f].data;
+        r->tensors[i].device = found[f].device;
     }
     dw_name_index_release(&names);
     return status;
@@ -181,8 +183,7 @@ dw_status dw_replica_fail_changed(const dw_replica *r, const char *tensor, dw_er
                           r->at.version);
 }
 
-/* Compares tensors [FIRST, FIRST + N). */
-static dw_status compare(dw_replica *r, size_t first, size_t n, dw_error *err)
+dw_status dw_replica_compare(dw_replica *r, size_t first, size_t n, dw_error *err)
 {
     dw_digest *found = dw_alloc_array(n, sizeof *found);
     dw_status status = found ? dw_digest_tensors(found, NULL, r->tensors + first, n,
@@ -215,7 +216,7 @@ dw_status dw_replica_sweep(dw_replica *r, unsigned n_versions, dw_error *err)
             done += r->tensors[first + k++].n_bytes;
         left -= k;
         r->sweep_at = (first + k) % r->n_tensors;
-        status = compare(r, first, k, err);
+        status = dw_replica_compare(r, first, k, err);
     }
     return status;
 }

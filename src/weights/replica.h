@@ -13,7 +13,7 @@
  *     replica_stage.c    stage, discard
  *     replica_apply.c    prepare, apply, finish
  *     replica_file.c     the file of the weights, made and filled
- *     companion_files.c, companion_list.c   companion files beside them
+ *     companion_*.c                         companion files beside them
  */
 #ifndef DW_WEIGHTS_REPLICA_H
 #define DW_WEIGHTS_REPLICA_H
@@ -62,6 +62,8 @@ typedef struct dw_replica {
     dw_patch_binding binding; /* of the patch to the files */
     bool staged_file;         /* target.staged_path is there */
     bool sync_failed;         /* of the files, since the stores */
+    bool is_torn; /* memory of a device: some stores may be done. Apply goes on
+                     with them, and finish reads all weights */
     uint64_t n_changed;
 } dw_replica;
 
@@ -147,6 +149,9 @@ dw_status dw_replica_finish(dw_replica *replica, bool sweep, dw_error *err);
 /* Reads the next tensors, at least one N_VERSIONS-th of the weights, and compares them
  * with their digests. DW_CORRUPT if one was changed. */
 dw_status dw_replica_sweep(dw_replica *replica, unsigned n_versions, dw_error *err);
+
+/* Compares tensors [FIRST, FIRST + N) with their digests. */
+dw_status dw_replica_compare(dw_replica *replica, size_t first, size_t n, dw_error *err);
 
 /* The weights were changed: they are no version, and readers stop. Drops what is
  * staged. */

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "tensor/device.h"
 #include "weights/replica.h"
 #include "weights/widen.h"
 
@@ -16,7 +17,7 @@ void dw_replica_forget_staged(dw_replica *r)
     dw_patch_free(r->patch);
     r->patch = NULL;
     dw_scratch_model_release(&r->model);
-    r->sync_failed = false;
+    r->sync_failed = r->is_torn = false;
     r->update = DW_UPDATE_NONE;
 }
 
@@ -112,23 +113,55 @@ static dw_status copy_tensor(void *context, size_t i, unsigned worker, dw_error 
     return dw_fill_from_tensors(&r->model.tensors[i], &r->tensors[i], 1, err);
 }
 
-/* The stores to memory. Those of a whole model cannot fail: without other threads, this
- * one does them. */
-static dw_status store_tensors(dw_replica *r, dw_error *err)
+/* The stores to memory. Those of a whole model cannot fail, except on a device: without
+ * other threads, this one does them. *TORN: some may be done. */
+static dw_status store_tensors(dw_replica *r, bool *torn, dw_error *err)
 {
     if (!r->model.tensors)
-        return dw_patch_apply(r->patch, r->tensors, r->n_tensors, r->n_threads, err);
+        return dw_patch_store(r->patch, r->tensors, r->n_tensors, r->n_threads, torn,
+                              err);
     if (dw_parallel(dw_worker_count(r->n_threads, r->n_tensors), r->n_tensors,
                     copy_tensor, r, NULL, NULL) == DW_OK)
         return DW_OK;
-    return dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
+    dw_status status =
+        dw_fill_from_tensors(r->model.tensors, r->tensors, r->n_tensors, err);
+    *torn = status != DW_OK;
+    return status;
+}
+
+/* The memory holds no version that is known. */
+static void lose(dw_replica *r)
+{
+    r->at = dw_nowhere;
+    r->has_weights = false;
+}
+
+/* The stores failed with STATUS. What is staged can be applied again, unless somebody
+ * changed the weights. */
+static dw_status give_up(dw_replica *r, dw_status status, bool torn, dw_error *err)
+{
+    if (!dw_tensors_on_device(r->tensors, r->n_tensors))
+        return status; /* before the first store */
+    r->is_torn |= torn;
+    if (status == DW_STALE && !torn) {
+        dw_replica_forget_staged(r);
+        lose(r);
+        if (err)
+            err->code = DW_CORRUPT;
+        return DW_CORRUPT;
+    }
+    /* the old values were put back: is it so? */
+    if (torn || dw_replica_compare(r, 0, r->n_tensors, NULL) != DW_OK)
+        lose(r);
+    return status;
 }
 
 static dw_status apply_memory(dw_replica *r, dw_error *err)
 {
-    dw_status status = store_tensors(r, err);
+    bool torn = false;
+    dw_status status = store_tensors(r, &torn, err);
     if (status != DW_OK)
-        return status;
+        return give_up(r, status, torn, err);
     if (r->widened && r->patch)
         dw_widened_store_patch(r);
     else if (r->widened)
@@ -140,7 +173,7 @@ static dw_status apply_memory(dw_replica *r, dw_error *err)
 /* If the memory does not hold what was stored, it went bad: it is filled again. */
 static dw_status finish_memory(dw_replica *r, bool sweep, dw_error *err)
 {
-    if (!sweep && !r->model.tensors)
+    if (!sweep && !r->model.tensors && !r->is_torn)
         return DW_OK;
     dw_status status = dw_replica_digest(r, NULL, err);
     if (status == DW_OK)
@@ -150,11 +183,10 @@ static dw_status finish_memory(dw_replica *r, bool sweep, dw_error *err)
     if (changed)
         status = dw_fail_tensor(err, DW_MISMATCH, "memory", changed,
                                 "the memory does not hold what was stored");
-    if (status == DW_MISMATCH) {
+    if (status != DW_OK)
+        lose(r);
+    if (status == DW_MISMATCH)
         dw_replica_forget_staged(r);
-        r->at = dw_nowhere;
-        r->has_weights = false;
-    }
     return status;
 }
 

@@ -66,7 +66,10 @@
  * After a crash, the open reads the copy that the other's R names as next, else the newer
  * one. dw_weights_align then makes the other copy the same.
  *
- * MEMORY has the same states, with the patch in memory and no files.
+ * MEMORY has the same states, with the patch in memory and no files. If it is on a
+ * device, apply can fail. The old values are put back, and the weights are the old
+ * version if reading them proves it, else none. What is staged stays, and apply may be
+ * called again; if somebody changed the weights, it is dropped, and they are no version.
  */
 #ifndef DW_WEIGHTS_WEIGHTS_H
 #define DW_WEIGHTS_WEIGHTS_H

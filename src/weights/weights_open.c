@@ -225,8 +225,10 @@ dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t 
         status = dw_replica_new(&w->now, table, n_tensors, 1, err);
     if (status == DW_OK && !(w->now->dir = dw_copy_string(into)))
         status = dw_fail_memory(err, into);
-    for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++) {
         w->now->tensors[i].data = NULL;
+        w->now->tensors[i].device = NULL;
+    }
     return give(out, w, status);
 }
 

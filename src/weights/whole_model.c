@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "stream/anchor.h"
+#include "tensor/device.h"
 
 static dw_status fill_object(dw_store *store, const dw_object *object,
                              const dw_tensor *tensors, size_t n_tensors,
@@ -52,8 +52,9 @@ dw_status dw_fill_from_tensors(void *context, const dw_tensor *tensors, size_t n
     const dw_tensor *source = context;
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
-        status =
-            dw_map_copy(tensors[i].data, source[i].data, (size_t)tensors[i].n_bytes, err);
+        status = dw_place_copy((dw_place){tensors[i].device, tensors[i].data},
+                               (dw_place){source[i].device, source[i].data},
+                               tensors[i].n_bytes, err);
     return status;
 }
 
@@ -87,6 +88,7 @@ dw_status dw_scratch_model_make(dw_scratch_model *out, const dw_tensor *table,
     for (size_t i = 0; i < n_tensors; i++) {
         out->tensors[i] = table[i];
         out->tensors[i].data = at;
+        out->tensors[i].device = NULL;
         at += dw_padded(table[i].n_bytes);
     }
     return DW_OK;

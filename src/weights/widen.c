@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/parallel.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
 
 struct dw_widened {
@@ -115,11 +116,14 @@ static dw_status view_as_stream(dw_tensor *view, bool *is_wide, const dw_tensor 
             t != SIZE_MAX && table[t].dtype == DW_BF16 && memory[i].dtype == DW_F32;
         if (!is_wide[i])
             continue;
+        status = dw_tensors_need_host(&memory[i], 1, "widen BF16 to F32", err);
+        if (status != DW_OK)
+            break;
         view[i].dtype = DW_BF16;
         view[i].n_bytes /= 2;
     }
     dw_name_index_release(&names);
-    return DW_OK;
+    return status;
 }
 
 /* Takes the upper halves of all elements. Comparing shows whether that lost anything. */
@@ -184,7 +188,7 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
     dw_status status =
         w && w->live && view && is_wide ? DW_OK : dw_fail_memory(err, NULL);
     if (status == DW_OK)
-        status = dw_tensors_check(memory, n_tensors, err);
+        status = dw_tensors_check_placed(memory, n_tensors, err);
     if (status == DW_OK)
         status = view_as_stream(view, is_wide, table, memory, n_tensors, err);
     if (status == DW_OK)

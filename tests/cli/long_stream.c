@@ -20,7 +20,7 @@ static dw_status publish(dw_store *store, unsigned n_versions, dw_error *err)
 {
     static const uint64_t dims[] = {64};
     uint16_t weights[64] = {0};
-    const dw_tensor tensor = {"w", DW_BF16, 1, dims, sizeof weights, weights, 0};
+    const dw_tensor tensor = {"w", DW_BF16, 1, dims, sizeof weights, weights, 0, NULL};
     dw_publish_options options;
     dw_publish_options_init(&options);
     options.spool_dir = "/tmp";

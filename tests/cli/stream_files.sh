@@ -24,6 +24,11 @@ holds 'o["files"] == 2 and o["file_bytes"] == 38' <out.json
 deltawire inspect "$url" --file config.json | cmp - run/step_000001/config.json
 prints '^ *23 *0  config.json$' deltawire inspect "$url"
 
+it "shows them with the newest version"
+deltawire status "$url" --json | holds '[(f["name"], f["bytes"]) for f in o["files"]] == [
+    ("config.json", 23), ("tokenizer.json", 15)] and len(o["files"][0]["sha256"]) == 64'
+prints '^  files  *2, 38 B$' deltawire status "$url"
+
 it "stores only what changed"
 echo '{"model_type": "tiny", "x": 1}' >run/step_000002/config.json
 deltawire publish "$url" run/step_000002 --json | holds 'o["files"] == 2 and o["file_bytes"] == 31'
@@ -131,6 +136,19 @@ deltawire repair "$url" run/step_000003/model.safetensors --quiet
 deltawire pull "$url" --into repaired --quiet
 cmp repaired/tokenizer.json run/step_000003/tokenizer.json
 
+it "repair takes --with only with a checkpoint"
+fails 2 "files of a checkpoint: name one" deltawire repair "$url" --with '*.py'
+fails 2 "files of a checkpoint: name one" deltawire repair "$url" --without '*'
+
+it "stores a lost file again if the same file is published"
+deltawire publish "$store/lost" run/step_000003 --quiet
+for key in $(object_list "$store/lost" files/); do object_remove "$store/lost" "$key"; done
+deltawire publish "$store/lost" run/step_000003 --json | holds 'o["file_bytes"] == 38'
+deltawire pull "$store/lost" --into lost --quiet
+cmp lost/config.json run/step_000003/config.json
+cmp lost/tokenizer.json run/step_000003/tokenizer.json
+deltawire publish "$store/lost" run/step_000003 --json | holds 'o["file_bytes"] == 0'
+
 it "signs them"
 deltawire keygen trainer.key --json >public.key
 deltawire publish "$store/signed" run/step_000003 --sign-key trainer.key --quiet
@@ -153,6 +171,23 @@ mv output/config.new output/config.json
 wait_until eval "deltawire inspect $store/watched --file config.json | cmp -s - output/config.json"
 kill -TERM $watch
 ends $watch 0
+
+it "watches DIR itself for changes of what --with names, not of what --without names"
+echo 'print(1)' >output/model.py
+echo '{"a": 1}' >output/generation_config.json
+start watch publish "$store/globs" --watch output --with '*.py' --without 'gen*' --json
+watch=$!
+wait_until eval "deltawire inspect $store/globs --file model.py 2>/dev/null | cmp -s - output/model.py"
+echo '{"a": 2}' >output/gen.new
+mv output/gen.new output/generation_config.json
+sleep 3 # three scans: two that find it unchanged
+echo 'print(2)' >output/model.new
+mv output/model.new output/model.py
+wait_until eval "deltawire inspect $store/globs --file model.py | cmp -s - output/model.py"
+kill -TERM $watch
+ends $watch 0
+deltawire status "$store/globs" --json | holds 'o["head"] == 1'
+rm output/model.py output/generation_config.json
 
 it "publishes a checkpoint whose files stay incomplete without them"
 mkdir -p steps/checkpoint-1 steps/checkpoint-2

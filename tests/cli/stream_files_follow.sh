@@ -33,6 +33,26 @@ is_at m 1
 deltawire pull "$url" --into m >out.m
 grep -q ': nothing new$' out.m
 
+it "verifies them with the weights"
+deltawire verify m --json | holds 'o["files"] == 3 and o["faults"] == []'
+cp -r m damaged
+rm damaged/tokenizer.json
+fails 6 'damaged: 1 companion file is not as installed' deltawire verify damaged
+grep -q '^fault: damaged/tokenizer.json: the companion file is missing: pull again' out.last
+echo edited >>damaged/config.json
+rm damaged/vocab.json
+ln -s ../m/vocab.json damaged/vocab.json
+fails 3 'damaged: 3 companion files are not as installed' deltawire verify damaged
+grep -q '^fault: damaged/config.json: the companion file was changed' out.last
+grep -q '^fault: damaged/vocab.json: the companion file was changed' out.last
+deltawire verify damaged --json >out.json && die "exit code 0"
+holds '[f["where"] for f in o["faults"]] == [
+    "damaged/" + n for n in ("config.json", "tokenizer.json", "vocab.json")]' <out.json
+# files that are changed become the user's with the next pull, and the missing one comes back
+deltawire pull "$url" --into damaged --quiet 2>/dev/null
+deltawire verify damaged --json | holds 'o["files"] == 1 and o["faults"] == []'
+grep -q edited damaged/config.json
+
 it "completes a directory that lacks some"
 rm m/tokenizer.json
 deltawire pull "$url" --into m >out.m
@@ -87,6 +107,10 @@ has two/copy-0 2 config.json tokenizer.json
 has two/copy-1 2 config.json tokenizer.json
 [ "$(cat two/current/notes.txt)" = mine ]
 [ ! -e two/config.json ]
+deltawire verify two --json | holds 'o["files"] == 2 and o["faults"] == []'
+rm two/copy-0/config.json
+fails 6 '1 companion file is not as installed' deltawire verify two
+grep -q '^fault: two/copy-0/config.json: the companion file is missing' out.last
 
 it "names the user's own file of two copies, and installs the version's once it is gone"
 mkdir own2
@@ -109,3 +133,26 @@ has m 0 config.json tokenizer.json vocab.json
 is_at m 1
 deltawire pull "$url" --into m --no-files --quiet
 is_at m 2
+
+it "changes nothing if a file does not fit on the disk, and completes it later"
+python3 -c 'import json; print(json.dumps(["x" * 400000]))' >run/step_000003/tokenizer.json
+echo '["new config.json"]' >run/step_000003/config.json
+deltawire publish "$store/large" run/base --quiet
+deltawire pull "$store/large" --into small --quiet
+deltawire publish "$store/large" run/step_000003 --quiet
+cp -r small before
+fails 6 "small/.*cannot write" bash -c 'ulimit -f 200; exec "$@"' - \
+    "$deltawire" pull "$store/large" --into small
+is_at small 0
+for name in model.safetensors config.json tokenizer.json; do cmp before/$name small/$name; done
+deltawire pull "$store/large" --into small --quiet
+cmp small/tokenizer.json run/step_000003/tokenizer.json
+cmp small/config.json run/step_000003/config.json
+same_weights small run/step_000003
+
+it "removes what a kill left, also with --no-files"
+echo half >small/.deltawire-file-0003
+echo half >small/.deltawire-files.json.tmp-1-2
+deltawire pull "$store/large" --into small --no-files --quiet
+[ ! -e small/.deltawire-file-0003 ] && [ ! -e small/.deltawire-files.json.tmp-1-2 ]
+deltawire verify small --quiet >/dev/null

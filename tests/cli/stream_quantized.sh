@@ -174,14 +174,51 @@ ends $watch 0
 deltawire log "$store/watch" --json |
     holds '[v["step"] for v in o["versions"]] == ["4", "3", "2", "1"]'
 
-it "repair says what fits a quantised stream"
+it "repair takes what was pulled from a quantised stream, and refuses another model"
 deltawire pull "$store/watch" --into watched --quiet >/dev/null
-fails 5 "quantised as fp8-row.*pulled from it.*--quantize" \
-    deltawire repair "$store/watch" run/step_000004
+deltawire synth -o other --params 900K --steps 1 --write checkpoints --quiet >/dev/null
+fails 5 "quantised as fp8-row.*another model" deltawire repair "$store/watch" other/base
 deltawire repair "$store/watch" watched --quiet >/dev/null
 head_is "$store/watch" 4
 quantized "$store/watch" 5 fp8-row
 deltawire verify "$store/watch" --quiet >/dev/null
+
+it "repair quantises a trainer's checkpoint as the stream is"
+for scheme in fp8-block int8-row; do
+    url=$store/repaired-$scheme
+    echo '{"model_type": "tiny"}' >run/step_000003/config.json
+    for i in 0 1; do
+        quantized "$url" $i $scheme --quantize-keep '*.down_proj.weight' --quantize-also '*embed_tokens*'
+    done
+    object_remove "$url" "$(object_of "$url" 0)"
+    fails 6 "no version of this stream can be rebuilt" deltawire repair "$url"
+    deltawire repair "$url" run/step_000003 --quiet >/dev/null
+    head_is "$url" 2
+    deltawire pull "$url" --into "repaired-$scheme" --quiet >/dev/null
+    quantized "$store/whole-$scheme" 3 $scheme --quantize-keep '*.down_proj.weight' \
+        --quantize-also '*embed_tokens*'
+    deltawire pull "$store/whole-$scheme" --into "whole-$scheme" --quiet >/dev/null
+    same_weights "repaired-$scheme" "whole-$scheme"
+    cmp "repaired-$scheme/config.json" "whole-$scheme/config.json"
+    grep -q quantization_config "repaired-$scheme/config.json"
+    quantized "$url" 4 $scheme --quantize-keep '*.down_proj.weight' --quantize-also '*embed_tokens*'
+    head_is "$url" 3
+done
+rm run/step_000003/config.json
+
+it "leaves nothing behind if the first checkpoint is not finite"
+cp -r run/base not-finite
+python3 - not-finite/model.safetensors $tensor <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as f:
+    n = struct.unpack("<Q", f.read(8))[0]
+    f.seek(8 + n + json.loads(f.read(n))[sys.argv[2]]["data_offsets"][0] + 20)
+    f.write(b"\xc0\x7f")
+END
+fails 2 "$tensor.*element 10 is NaN" \
+    deltawire publish "$store/first" not-finite --quantize fp8-block
+[ -z "$(object_list "$store/first" "")" ]
+quantized "$store/first" 0 int8-row # another scheme, as if nothing had been there
 
 it "goes on after kill -9 at any instant"
 for i in 0 1 2 3 4 5 6; do

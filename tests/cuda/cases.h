@@ -102,8 +102,8 @@ static inline two_versions versions_make(dw_cuda *c, const device_case *cases, s
         const uint64_t n_bytes = k->n * element.width;
         snprintf(v.names[i], sizeof v.names[i], "t%06zu", i);
         v.dims[i] = k->n * element.width * 8 / dw_dtype_bits(k->dtype);
-        dw_tensor base = {v.names[i],          k->dtype,     1, &v.dims[i], n_bytes,
-                          malloc(n_bytes + 1), k->first_byte};
+        dw_tensor base = {v.names[i],          k->dtype,      1,   &v.dims[i], n_bytes,
+                          malloc(n_bytes + 1), k->first_byte, NULL};
         dw_tensor next = base;
         next.data = malloc(n_bytes + 1);
         fill_weights(base.data, k->n, element);
@@ -156,29 +156,40 @@ static inline uint8_t *delta_bytes(const dw_delta *delta, size_t *n_bytes)
     return bytes;
 }
 
-/* Encodes on both sides: the deltas must have the same bytes, and the bases become the
- * same. Returns the CPU's delta. */
-static inline dw_delta *encode_both(dw_cuda *c, two_versions *v, dw_cuda_encoder *encoder)
+/* Copies of tensors on the host; free each `data` and the list. */
+static inline dw_tensor *host_copies(const dw_tensor *tensors, size_t n)
 {
-    dw_diff_options options;
-    dw_error err = {0};
-    dw_diff_options_init(&options);
-    options.update_base = true;
-    options.n_threads = 1;
-    dw_delta *deltas[2];
-    dw_encode_job job = {.pairs = v->host, .n_pairs = v->n};
-    assert_int_equal(dw_encode(&deltas[0], &job, &options, &err), DW_OK);
-    encoder->cuda = c;
-    const dw_encode_device device = {dw_cuda_encode, encoder};
-    dw_encode_job other = {.pairs = v->device, .n_pairs = v->n, .device = &device};
-    if (dw_encode(&deltas[1], &other, &options, &err) != DW_OK)
-        fail_msg("%s", err.text);
+    dw_tensor *out = calloc(n + 1, sizeof *out);
+    for (size_t i = 0; i < n; i++) {
+        out[i] = tensors[i];
+        out[i].data = malloc(tensors[i].n_bytes + 1);
+        if (tensors[i].n_bytes)
+            memcpy(out[i].data, tensors[i].data, tensors[i].n_bytes);
+    }
+    return out;
+}
+
+static inline void host_copies_free(dw_tensor *tensors, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(tensors[i].data);
+    free(tensors);
+}
+
+static inline dw_tensor *bases_of(const two_versions *v)
+{
+    dw_tensor *bases = calloc(v->n + 1, sizeof *bases);
+    for (size_t i = 0; i < v->n; i++)
+        bases[i] = v->host[i].base;
+    return bases;
+}
+
+static inline void assert_same_bytes(const dw_delta *expected, const dw_delta *got)
+{
     size_t n[2];
-    uint8_t *bytes[2];
-    for (int i = 0; i < 2; i++)
-        bytes[i] = delta_bytes(deltas[i], &n[i]);
-    for (size_t e = 0; e < deltas[0]->info.n_tensors; e++) {
-        const dw_delta_entry *a = &deltas[0]->entries[e], *b = &deltas[1]->entries[e];
+    uint8_t *bytes[2] = {delta_bytes(expected, &n[0]), delta_bytes(got, &n[1])};
+    for (size_t e = 0; e < expected->info.n_tensors && e < got->info.n_tensors; e++) {
+        const dw_delta_entry *a = &expected->entries[e], *b = &got->entries[e];
         assert_string_equal(a->shape.name, b->shape.name);
         assert_int_equal(a->n_changed, b->n_changed);
         assert_int_equal(a->map.base, b->map.base);
@@ -194,18 +205,51 @@ static inline dw_delta *encode_both(dw_cuda *c, two_versions *v, dw_cuda_encoder
     }
     assert_int_equal(n[0], n[1]);
     assert_memory_equal(bytes[0], bytes[1], n[0]);
-    for (size_t i = 0; i < v->n; i++) {
-        const dw_tensor *base = &v->host[i].base;
-        uint8_t *moved = malloc(base->n_bytes + 1);
-        host_copy(c, moved, v->device[i].base.data, base->n_bytes);
-        if (base->n_bytes)
-            assert_memory_equal(moved, base->data, base->n_bytes);
-        free(moved);
-    }
     free(bytes[0]);
     free(bytes[1]);
-    dw_delta_close(deltas[1]);
-    return deltas[0];
+}
+
+/* Encodes on both sides: the deltas must have the same bytes. The base on the host
+ * becomes new; the one on the device stays. Returns the CPU's delta. */
+static inline dw_delta *encode_by(const dw_encode_device *device, dw_cuda *c,
+                                  two_versions *v)
+{
+    dw_diff_options options;
+    dw_error err = {0};
+    dw_diff_options_init(&options);
+    options.n_threads = 1;
+    dw_tensor *bases = bases_of(v), *old = host_copies(bases, v->n);
+    dw_delta *expected, *got;
+    dw_encode_job job = {.pairs = v->host, .n_pairs = v->n};
+    options.update_base = true;
+    assert_int_equal(dw_encode(&expected, &job, &options, &err), DW_OK);
+    dw_encode_job other = {.pairs = v->device, .n_pairs = v->n, .device = device};
+    options.update_base = false;
+    other.digests_known = device->run != dw_cuda_encode;
+    for (size_t i = 0; i < v->n; i++)
+        v->device[i].base_digest = v->host[i].base_digest;
+    if (dw_encode(&got, &other, &options, &err) != DW_OK)
+        fail_msg("%s", err.text);
+    assert_same_bytes(expected, got);
+    dw_delta_close(got);
+    for (size_t i = 0; i < v->n; i++) {
+        uint8_t *kept = malloc(old[i].n_bytes + 1);
+        host_copy(c, kept, v->device[i].base.data, old[i].n_bytes);
+        if (old[i].n_bytes)
+            assert_memory_equal(kept, old[i].data, old[i].n_bytes);
+        free(kept);
+    }
+    host_copies_free(old, v->n);
+    free(bases);
+    return expected;
+}
+
+static inline dw_delta *encode_both(dw_cuda *c, two_versions *v,
+                                    dw_cuda_encode_call *encoder)
+{
+    const dw_encode_device device = {dw_cuda_encode, encoder};
+    encoder->cuda = c;
+    return encode_by(&device, c, v);
 }
 
 /* ---- decoding ---- */
@@ -249,26 +293,6 @@ static inline void assert_on_device(dw_cuda *c, const device_copies *d,
     }
 }
 
-/* Copies of tensors on the host; free each `data` and the list. */
-static inline dw_tensor *host_copies(const dw_tensor *tensors, size_t n)
-{
-    dw_tensor *out = calloc(n + 1, sizeof *out);
-    for (size_t i = 0; i < n; i++) {
-        out[i] = tensors[i];
-        out[i].data = malloc(tensors[i].n_bytes + 1);
-        if (tensors[i].n_bytes)
-            memcpy(out[i].data, tensors[i].data, tensors[i].n_bytes);
-    }
-    return out;
-}
-
-static inline void host_copies_free(dw_tensor *tensors, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        free(tensors[i].data);
-    free(tensors);
-}
-
 /* Brings copies of OLD on the device to NEXT by DELTA, and looks at them at each step. */
 static inline void stage_and_apply(dw_cuda *c, const dw_delta *delta,
                                    const dw_tensor *old, const dw_tensor *next, size_t n)
@@ -292,12 +316,10 @@ static inline void stage_and_apply(dw_cuda *c, const dw_delta *delta,
 }
 
 /* Encodes and decodes on the device. */
-static inline void there_and_back(dw_cuda *c, two_versions *v, dw_cuda_encoder *encoder)
+static inline void there_and_back(dw_cuda *c, two_versions *v,
+                                  dw_cuda_encode_call *encoder)
 {
-    dw_tensor *bases = calloc(v->n + 1, sizeof *bases);
-    for (size_t i = 0; i < v->n; i++)
-        bases[i] = v->host[i].base;
-    dw_tensor *old = host_copies(bases, v->n);
+    dw_tensor *bases = bases_of(v), *old = host_copies(bases, v->n);
     dw_delta *delta = encode_both(c, v, encoder);
     stage_and_apply(c, delta, old, bases, v->n);
     dw_delta_close(delta);

@@ -64,7 +64,28 @@ unsigned __match_any_sync(unsigned mask, unsigned value);
 #define __popc(v)        __builtin_popcount(v)
 #define __clzll(v)       ((v) ? __builtin_clzll((unsigned long long)(v)) : 64)
 #define __ffs(v)         __builtin_ffs((int)(v))
+#define __umulhi(a, b)   ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define __umul64hi(a, b) ((uint64_t)((unsigned __int128)(a) * (b) >> 64))
+
+/* For both halves of a word: max(min(a + b, c), 0). */
+static inline uint32_t __viaddmin_s16x2_relu(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t out = 0;
+    for (unsigned i = 0; i < 32; i += 16) {
+        const int16_t sum = (int16_t)((a >> i) + (b >> i)), most = (int16_t)(c >> i);
+        const int16_t least = sum < most ? sum : most;
+        out |= (uint32_t)(uint16_t)(least > 0 ? least : 0) << i;
+    }
+    return out;
+}
+
+/* For both halves of a word: min(a, b). */
+static inline uint32_t __vminu2(uint32_t a, uint32_t b)
+{
+    const uint32_t low = (a & 0xffff) < (b & 0xffff) ? a & 0xffff : b & 0xffff;
+    const uint32_t high = a >> 16 < b >> 16 ? a >> 16 : b >> 16;
+    return high << 16 | low;
+}
 
 /* The memory of a block: the same for all its threads. */
 void *emulate_shared(size_t n_bytes);

@@ -1,10 +1,11 @@
 /* A driver for machines without a device: its memory is the host's, and its kernels are
  * emulated. Like a device, it works late: what a stream is given to do happens only when
  * somebody waits for it. So a host that forgets to wait reads old bytes. Memory starts
- * poisoned.
+ * poisoned. Several threads may call it; one works at a time.
  */
 #include "fake_cuda.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,7 @@ typedef struct work {
 struct cu_stream_st {
     work *first, **end;
     uint64_t n_given, n_done;
+    unsigned n_losses; /* of the device, when it was last used */
 };
 
 typedef struct block {
@@ -53,21 +55,27 @@ typedef struct block {
 } __attribute__((aligned(256))) block;
 
 static struct cu_context_st contexts[N_DEVICES] = {{0, 0}, {1, 0}};
-static cu_context current[16];
-static unsigned n_current;
+static struct cu_stream_st defaults[N_DEVICES]; /* the stream 0 of each device */
+static _Thread_local cu_context current[16];
+static _Thread_local unsigned n_current;
+static int64_t n_pushed; /* by all threads */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t n_calls, fail_at = -1, n_held;
 static int fail_result;
 static bool fail_lost, failed;
+static unsigned n_losses;
 static uint64_t n_memory, peak_memory;
 
 void fake_cuda_fail(int64_t at, int result, int lost)
 {
+    pthread_mutex_lock(&lock);
     fail_at = at;
     fail_result = result;
     fail_lost = lost;
     failed = false;
     n_calls = 0;
     peak_memory = n_memory;
+    pthread_mutex_unlock(&lock);
 }
 
 int64_t fake_cuda_calls(void)
@@ -77,7 +85,10 @@ int64_t fake_cuda_calls(void)
 
 int64_t fake_cuda_held(void)
 {
-    return n_held + n_current;
+    pthread_mutex_lock(&lock);
+    const int64_t n = n_held + n_pushed;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 uint64_t fake_cuda_peak(void)
@@ -92,8 +103,20 @@ static cu_result next_result(void)
     if (n_calls++ != fail_at)
         return CU_SUCCESS;
     failed = true;
+    n_losses += fail_lost;
     return fail_result;
 }
+
+static void unlock(const int *unused)
+{
+    (void)unused;
+    pthread_mutex_unlock(&lock);
+}
+
+/* To the end of the function. */
+#define LOCKED                                                                           \
+    pthread_mutex_lock(&lock);                                                           \
+    __attribute__((cleanup(unlock), unused)) const int locked_ = 0
 
 #define MAY_FAIL                                                                         \
     do {                                                                                 \
@@ -122,6 +145,7 @@ static cu_result need_context(void)
 API(cuInit)(unsigned flags);
 API(cuInit)(unsigned flags)
 {
+    LOCKED;
     (void)flags;
     MAY_FAIL;
     return CU_SUCCESS;
@@ -130,6 +154,7 @@ API(cuInit)(unsigned flags)
 API(cuDriverGetVersion)(int *version);
 API(cuDriverGetVersion)(int *version)
 {
+    LOCKED;
     MAY_FAIL;
     *version = 13000;
     return CU_SUCCESS;
@@ -154,6 +179,7 @@ API(cuGetErrorString)(cu_result result, const char **out)
 API(cuDeviceGetCount)(int *out);
 API(cuDeviceGetCount)(int *out)
 {
+    LOCKED;
     MAY_FAIL;
     *out = N_DEVICES;
     return CU_SUCCESS;
@@ -162,6 +188,7 @@ API(cuDeviceGetCount)(int *out)
 API(cuDeviceGet)(cu_device *out, int index);
 API(cuDeviceGet)(cu_device *out, int index)
 {
+    LOCKED;
     MAY_FAIL;
     if (index < 0 || index >= N_DEVICES)
         return CU_INVALID_DEVICE;
@@ -172,6 +199,7 @@ API(cuDeviceGet)(cu_device *out, int index)
 API(cuDeviceGetName)(char *out, int size, cu_device device);
 API(cuDeviceGetName)(char *out, int size, cu_device device)
 {
+    LOCKED;
     MAY_FAIL;
     snprintf(out, (size_t)size, "Fake device %d", device);
     return CU_SUCCESS;
@@ -180,6 +208,7 @@ API(cuDeviceGetName)(char *out, int size, cu_device device)
 API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device);
 API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device)
 {
+    LOCKED;
     (void)device;
     MAY_FAIL;
     *out = attribute == CU_ATTRIBUTE_MAJOR ? 9 : attribute == CU_ATTRIBUTE_MINOR ? 0 : 4;
@@ -189,6 +218,7 @@ API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device)
 API(cuDeviceTotalMem_v2)(size_t *out, cu_device device);
 API(cuDeviceTotalMem_v2)(size_t *out, cu_device device)
 {
+    LOCKED;
     (void)device;
     MAY_FAIL;
     *out = (size_t)1 << 30;
@@ -200,6 +230,7 @@ API(cuDeviceTotalMem_v2)(size_t *out, cu_device device)
 API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device);
 API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device)
 {
+    LOCKED;
     MAY_FAIL;
     contexts[device].n_retained++;
     n_held++;
@@ -210,6 +241,7 @@ API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device)
 API(cuDevicePrimaryCtxRelease_v2)(cu_device device);
 API(cuDevicePrimaryCtxRelease_v2)(cu_device device)
 {
+    LOCKED;
     contexts[device].n_retained--;
     n_held--;
     return next_result();
@@ -218,25 +250,30 @@ API(cuDevicePrimaryCtxRelease_v2)(cu_device device)
 API(cuCtxPushCurrent_v2)(cu_context context);
 API(cuCtxPushCurrent_v2)(cu_context context)
 {
+    LOCKED;
     /* it does not touch the device, so a lost one can be entered to clean up */
     if (n_current == sizeof current / sizeof current[0] || context->n_retained == 0)
         return CU_INVALID_VALUE;
     current[n_current++] = context;
+    n_pushed++;
     return CU_SUCCESS;
 }
 
 API(cuCtxPopCurrent_v2)(cu_context *out);
 API(cuCtxPopCurrent_v2)(cu_context *out)
 {
+    LOCKED;
     if (n_current == 0)
         return 201;
     *out = current[--n_current];
+    n_pushed--;
     return CU_SUCCESS;
 }
 
 API(cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 API(cuCtxGetStreamPriorityRange)(int *least, int *greatest)
 {
+    LOCKED;
     NEEDS_CONTEXT;
     *least = 0;
     *greatest = -5;
@@ -248,6 +285,7 @@ API(cuCtxGetStreamPriorityRange)(int *least, int *greatest)
 API(cuModuleLoadData)(cu_module *out, const void *image);
 API(cuModuleLoadData)(cu_module *out, const void *image)
 {
+    LOCKED;
     (void)image;
     NEEDS_CONTEXT;
     *out = malloc(sizeof **out);
@@ -258,6 +296,7 @@ API(cuModuleLoadData)(cu_module *out, const void *image)
 API(cuModuleUnload)(cu_module module);
 API(cuModuleUnload)(cu_module module)
 {
+    LOCKED;
     free(module);
     n_held--;
     return next_result();
@@ -266,6 +305,7 @@ API(cuModuleUnload)(cu_module module)
 API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name);
 API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name)
 {
+    LOCKED;
     (void)module;
     NEEDS_CONTEXT;
     const emulated_kernel *kernel = emulated_kernel_find(name);
@@ -273,11 +313,21 @@ API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name)
     return kernel ? CU_SUCCESS : 500;
 }
 
+API(cuFuncGetAttribute)(int *out, int attribute, cu_function function);
+API(cuFuncGetAttribute)(int *out, int attribute, cu_function function)
+{
+    (void)function;
+    NEEDS_CONTEXT;
+    *out = 1024;
+    return attribute == CU_FUNCTION_MOST_THREADS ? CU_SUCCESS : CU_INVALID_VALUE;
+}
+
 /* ---- memory ---- */
 
 API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes);
 API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes)
 {
+    LOCKED;
     NEEDS_CONTEXT;
     block *b = aligned_alloc(256, (sizeof *b + n_bytes + 255) / 256 * 256);
     if (!b)
@@ -294,6 +344,7 @@ API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes)
 API(cuMemFree_v2)(cu_pointer pointer);
 API(cuMemFree_v2)(cu_pointer pointer)
 {
+    LOCKED;
     block *b = (block *)(uintptr_t)pointer - 1;
     n_memory -= b->n_bytes;
     n_held--;
@@ -304,6 +355,7 @@ API(cuMemFree_v2)(cu_pointer pointer)
 API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags);
 API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags)
 {
+    LOCKED;
     (void)flags;
     NEEDS_CONTEXT;
     *out = malloc(n_bytes ? n_bytes : 1);
@@ -314,6 +366,7 @@ API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags)
 API(cuMemFreeHost)(void *pointer);
 API(cuMemFreeHost)(void *pointer)
 {
+    LOCKED;
     free(pointer);
     n_held--;
     return next_result();
@@ -321,10 +374,36 @@ API(cuMemFreeHost)(void *pointer)
 
 /* ---- streams ---- */
 
+static void drop_work(struct cu_stream_st *s)
+{
+    while (s->first) {
+        work *w = s->first;
+        s->first = w->next;
+        free(w->argument);
+        free(w);
+    }
+    s->end = &s->first;
+    s->n_done = s->n_given;
+}
+
+/* What a lost device had to do is lost with it. */
+static void notice_loss(struct cu_stream_st *s)
+{
+    if (s->n_losses != n_losses)
+        drop_work(s);
+    s->n_losses = n_losses;
+}
+
 static void run_until(struct cu_stream_st *s, uint64_t n)
 {
+    notice_loss(s);
     while (s->n_done < n && s->first) {
         work *w = s->first;
+        if (w->kind == WAIT) {
+            run_until(w->event.stream, w->event.at);
+            if (s->first != w)
+                continue; /* the device was lost meanwhile */
+        }
         s->first = w->next;
         if (!s->first)
             s->end = &s->first;
@@ -333,9 +412,7 @@ static void run_until(struct cu_stream_st *s, uint64_t n)
             memcpy(w->to, w->from, w->n_bytes);
         else if (w->kind == FILL)
             memset(w->to, w->value, w->n_bytes);
-        else if (w->kind == WAIT)
-            run_until(w->event.stream, w->event.at);
-        else
+        else if (w->kind == LAUNCH)
             emulate_run(w->kernel->run, w->argument, w->n_blocks, w->n_threads);
         free(w->argument);
         free(w);
@@ -347,6 +424,7 @@ static cu_result give(struct cu_stream_st *s, work w)
     work *kept = malloc(sizeof *kept);
     if (!kept)
         return CU_OUT_OF_MEMORY;
+    notice_loss(s);
     w.next = NULL;
     *kept = w;
     *s->end = kept;
@@ -355,9 +433,21 @@ static cu_result give(struct cu_stream_st *s, work w)
     return CU_SUCCESS;
 }
 
+/* The stream that a caller means: 0 is the default one of the context. */
+static struct cu_stream_st *stream_of(cu_stream stream)
+{
+    if (stream)
+        return stream;
+    struct cu_stream_st *s = &defaults[current[n_current - 1]->device];
+    if (!s->end)
+        s->end = &s->first;
+    return s;
+}
+
 API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority);
 API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority)
 {
+    LOCKED;
     (void)flags;
     NEEDS_CONTEXT;
     if (priority > 0 || priority < -5)
@@ -373,12 +463,8 @@ API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority)
 API(cuStreamDestroy_v2)(cu_stream stream);
 API(cuStreamDestroy_v2)(cu_stream stream)
 {
-    while (stream->first) { /* what nobody waited for */
-        work *w = stream->first;
-        stream->first = w->next;
-        free(w->argument);
-        free(w);
-    }
+    LOCKED;
+    drop_work(stream); /* what nobody waited for */
     free(stream);
     n_held--;
     return next_result();
@@ -387,7 +473,9 @@ API(cuStreamDestroy_v2)(cu_stream stream)
 API(cuStreamSynchronize)(cu_stream stream);
 API(cuStreamSynchronize)(cu_stream stream)
 {
+    LOCKED;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     run_until(stream, stream->n_given);
     return CU_SUCCESS;
 }
@@ -395,8 +483,10 @@ API(cuStreamSynchronize)(cu_stream stream)
 API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags);
 API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags)
 {
+    LOCKED;
     (void)flags;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     return event->stream ? give(stream, (work){.kind = WAIT, .event = *event})
                          : CU_SUCCESS;
 }
@@ -404,7 +494,9 @@ API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags)
 API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream stream);
 API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream stream)
 {
+    LOCKED;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     return give(
         stream,
         (work){.kind = COPY, .to = (void *)(uintptr_t)to, .from = from, .n_bytes = n});
@@ -413,9 +505,23 @@ API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream s
 API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream);
 API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream)
 {
+    LOCKED;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     return give(stream, (work){.kind = COPY,
                                .to = to,
+                               .from = (const void *)(uintptr_t)from,
+                               .n_bytes = n});
+}
+
+API(cuMemcpyDtoDAsync_v2)(cu_pointer to, cu_pointer from, size_t n, cu_stream stream);
+API(cuMemcpyDtoDAsync_v2)(cu_pointer to, cu_pointer from, size_t n, cu_stream stream)
+{
+    LOCKED;
+    NEEDS_CONTEXT;
+    stream = stream_of(stream);
+    return give(stream, (work){.kind = COPY,
+                               .to = (void *)(uintptr_t)to,
                                .from = (const void *)(uintptr_t)from,
                                .n_bytes = n});
 }
@@ -423,7 +529,9 @@ API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream)
 API(cuMemsetD8Async)(cu_pointer to, unsigned char value, size_t n, cu_stream stream);
 API(cuMemsetD8Async)(cu_pointer to, unsigned char value, size_t n, cu_stream stream)
 {
+    LOCKED;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     return give(
         stream,
         (work){.kind = FILL, .to = (void *)(uintptr_t)to, .value = value, .n_bytes = n});
@@ -438,6 +546,7 @@ API(cuLaunchKernel)
  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
  cu_stream stream, void **arguments, void **extra)
 {
+    LOCKED;
     NEEDS_CONTEXT;
     const emulated_kernel *kernel = (const emulated_kernel *)(uintptr_t)function;
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x > 1024 || block_y != 1 ||
@@ -459,6 +568,7 @@ API(cuLaunchKernel)
 API(cuEventCreate)(cu_event *out, unsigned flags);
 API(cuEventCreate)(cu_event *out, unsigned flags)
 {
+    LOCKED;
     (void)flags;
     NEEDS_CONTEXT;
     *out = calloc(1, sizeof **out);
@@ -469,6 +579,7 @@ API(cuEventCreate)(cu_event *out, unsigned flags)
 API(cuEventDestroy_v2)(cu_event event);
 API(cuEventDestroy_v2)(cu_event event)
 {
+    LOCKED;
     free(event);
     n_held--;
     return next_result();
@@ -477,7 +588,9 @@ API(cuEventDestroy_v2)(cu_event event)
 API(cuEventRecord)(cu_event event, cu_stream stream);
 API(cuEventRecord)(cu_event event, cu_stream stream)
 {
+    LOCKED;
     NEEDS_CONTEXT;
+    stream = stream_of(stream);
     event->stream = stream;
     event->at = stream->n_given;
     return CU_SUCCESS;
@@ -486,6 +599,7 @@ API(cuEventRecord)(cu_event event, cu_stream stream)
 API(cuEventSynchronize)(cu_event event);
 API(cuEventSynchronize)(cu_event event)
 {
+    LOCKED;
     NEEDS_CONTEXT;
     if (event->stream)
         run_until(event->stream, event->at);

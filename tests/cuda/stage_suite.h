@@ -21,7 +21,7 @@ static inline step step_make(const device_case *cases, size_t n)
     for (size_t i = 0; i < n; i++)
         s.next[i] = s.v.host[i].base;
     s.old = host_copies(s.next, n);
-    dw_cuda_encoder encoder = {0};
+    dw_cuda_encode_call encoder = {0};
     s.delta = encode_both(cuda, &s.v, &encoder);
     return s;
 }
@@ -32,6 +32,16 @@ static inline void step_free(step *s)
     host_copies_free(s->old, s->n);
     free(s->next);
     versions_free(cuda, &s->v);
+}
+
+static inline void put_on_device(const dw_tensor *to, const dw_tensor *from)
+{
+    assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
+    assert_int_equal(dw_cuda_up(cuda, (cu_pointer)(uintptr_t)to->data, from->data,
+                                from->n_bytes, NULL),
+                     DW_OK);
+    assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
+    dw_cuda_leave(cuda);
 }
 
 /* A weight changes between stage and apply: all of them stay as they were. */
@@ -58,24 +68,62 @@ static inline void test_mismatch(void **state)
         assert_int_equal(dw_cuda_stage_open(&stage, &result, cuda, s.delta, d.tensors, 3,
                                             &options, &err),
                          DW_OK);
-        /* even to the value that would be stored */
+        const uint64_t mask = ~0ull >> (64 - 8 * element.width);
+        const uint64_t new_ = dw_element_load(s.next[t].data, at, element.width);
+        uint64_t wrong = dw_element_load(s.old[t].data, at, element.width) ^ 1;
+        wrong = (wrong == new_ ? wrong ^ 2 : wrong) & mask;
         dw_tensor *changed = host_copies(s.old, 3);
-        dw_element_store(changed[t].data, at, element.width,
-                         dw_element_load(s.next[t].data, at, element.width));
-        assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
-        assert_int_equal(dw_cuda_up(cuda, (cu_pointer)(uintptr_t)d.tensors[t].data,
-                                    changed[t].data, changed[t].n_bytes, NULL),
-                         DW_OK);
-        assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
-        dw_cuda_leave(cuda);
+        dw_element_store(changed[t].data, at, element.width, wrong);
+        put_on_device(&d.tensors[t], &changed[t]);
         assert_int_equal(dw_cuda_stage_apply(stage, &err), DW_STALE);
         assert_non_null(strstr(err.text, s.old[t].name));
         assert_non_null(strstr(err.text, "1 weights on the device"));
         assert_on_device(cuda, &d, changed);
+        /* a weight may have its new value already; and storing can be repeated */
+        dw_element_store(changed[t].data, at, element.width, new_);
+        put_on_device(&d.tensors[t], &changed[t]);
+        for (unsigned again = 0; again < 2; again++) {
+            assert_int_equal(dw_cuda_stage_apply(stage, &err), DW_OK);
+            assert_on_device(cuda, &d, s.next);
+        }
         dw_cuda_stage_close(stage);
         host_copies_free(changed, 3);
         copies_free(cuda, &d);
     }
+    step_free(&s);
+}
+
+/* Few changes in one block of a tensor, and many in another, which take fewer bytes each:
+ * there is not room for them at first. And the memory of one stage serves the next. */
+static inline void test_crowded(void **state)
+{
+    (void)state;
+    const uint64_t n_block = DW_BLOCK_BYTES / 8, n = n_block + 9000;
+    const device_case plain = {.dtype = DW_F64, .n = n};
+    step s = {.n = 1, .v = versions_make(cuda, &plain, 1)};
+    s.old = host_copies(&s.v.host[0].base, 1);
+    uint64_t *weights = s.v.host[0].next.data;
+    for (uint64_t i = 0; i < n; i++)
+        if (i < n_block ? random_below(200) == 0 : random_below(2) == 0)
+            weights[i]++;
+    s.next = host_copies(&s.v.host[0].next, 1);
+    dw_diff_options options;
+    dw_error err;
+    dw_diff_options_init(&options);
+    options.n_threads = 1;
+    assert_int_equal(dw_delta_diff(&s.delta, s.old, s.next, 1, &options, &err), DW_OK);
+    const dw_delta_block *b = s.delta->entries[0].blocks;
+    assert_int_equal(b[1].mode, DW_BLOCK_CLASS);
+    uint64_t n_last = 0;
+    for (uint64_t i = n_block; i < n; i++)
+        n_last += weights[i] != ((uint64_t *)s.old[0].data)[i];
+    /* more than cuda_stage.c has room for at first */
+    assert_true((double)n_last > 64 + 1.25 * (double)s.delta->info.n_changed *
+                                          b[1].n_bytes / (b[0].n_bytes + b[1].n_bytes));
+    for (int round = 0; round < 2; round++)
+        stage_and_apply(cuda, s.delta, s.old, s.next, 1);
+    host_copies_free(s.next, 1);
+    s.next = NULL;
     step_free(&s);
 }
 
@@ -167,7 +215,7 @@ static inline void test_trace(void **state)
             v.device[i] =
                 (dw_encode_pair){.base = on_old.tensors[i], .next = on_next.tensors[i]};
         }
-        dw_cuda_encoder encoder = {0};
+        dw_cuda_encode_call encoder = {0};
         dw_delta *delta = encode_both(cuda, &v, &encoder);
         assert_true(delta->info.n_changed > 1000);
         stage_and_apply(cuda, delta, old, next, n);

@@ -25,7 +25,7 @@ class CError(ctypes.Structure):
 class CTensor(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_dims", u32),
                 ("dims", ctypes.POINTER(u64)), ("n_bytes", u64), ("data", ctypes.c_void_p),
-                ("first_byte", u64)]
+                ("first_byte", u64), ("device", ctypes.c_void_p)]
 
 
 class Progress(ctypes.Structure):

@@ -36,10 +36,14 @@ static void make_model(dw_tensor out[N_TENSORS])
     for (size_t t = 0; t < 4; t++) {
         for (size_t i = 0; i < sizeof data[t]; i++)
             data[t][i] = (uint8_t)(i * 37 + (i & 2) * 60);
-        out[t] = (dw_tensor){
-            names[t], dtypes[t], 2, dims, N * dw_dtype_bits(dtypes[t]) / 8, data[t], 0};
+        out[t] = (dw_tensor){.name = names[t],
+                             .dtype = dtypes[t],
+                             .n_dims = 2,
+                             .dims = dims,
+                             .n_bytes = N * dw_dtype_bits(dtypes[t]) / 8,
+                             .data = data[t]};
     }
-    out[4] = (dw_tensor){"e", DW_F16, 1, none, 0, NULL, 0};
+    out[4] = (dw_tensor){"e", DW_F16, 1, none, 0, NULL, 0, NULL};
 }
 
 static void use_delta(const uint8_t *bytes, size_t n_bytes)
@@ -125,8 +129,9 @@ static void use_parts(const uint8_t *bytes, size_t n_bytes)
         {"format", "deltawire/1"}, {"base_version", "1"}, {"new_version", "2"},
         {"base_digest", "0"},      {"new_digest", "0"},   {"changed", changed},
         {"elements", "240"},       {"tensors", "5"},      {"seal", "0000000000000000"}};
-    const dw_tensor parts[] = {{"index", DW_U8, 1, &n_index_64, n_index_64, NULL, 0},
-                               {"blocks", DW_U8, 1, &n_blocks, n_blocks, NULL, 0}};
+    const dw_tensor parts[] = {
+        {"index", DW_U8, 1, &n_index_64, n_index_64, NULL, 0, NULL},
+        {"blocks", DW_U8, 1, &n_blocks, n_blocks, NULL, 0, NULL}};
     dw_writer w = {0};
     if (dw_safetensors_header(&w, parts, 2, metadata, 9, "fuzz", NULL) != DW_OK)
         abort();

@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     } forms[] = {
         {DW_CODEC_CLASS, 0}, {DW_CODEC_GAP, 3}, {DW_CODEC_RAW, 1}, {DW_CODEC_RAW, 3}};
     const uint64_t dims[] = {(uint64_t)(dw_load16(bytes + 2) % 5000) & ~3ull};
-    dw_tensor base = {"weight", dtype, 1, dims, 0, NULL, 0};
+    dw_tensor base = {"weight", dtype, 1, dims, 0, NULL, 0, NULL};
     if (!dw_shape_size(dtype, 1, dims, NULL, &base.n_bytes))
         return 0;
     const unsigned width = dw_dtype_element(dtype).width;

@@ -51,11 +51,11 @@ static inline void golden_base(golden_model *m)
         m->small[i] = (uint8_t)i;
     m->scalar = 7;
     const dw_tensor tensors[GOLDEN_TENSORS] = {
-        {"a.weight", DW_BF16, 2, d_bf16, sizeof m->bf16, m->bf16, 0},
-        {"a.bias", DW_F32, 1, d_f32, sizeof m->f32, m->f32, 0},
-        {"noise", DW_U8, 1, d_noise, sizeof m->noise, m->noise, 0},
-        {"s", DW_U8, 1, d_small, sizeof m->small, m->small, 0},
-        {"z", DW_U64, 0, NULL, sizeof m->scalar, &m->scalar, 0},
+        {"a.weight", DW_BF16, 2, d_bf16, sizeof m->bf16, m->bf16, 0, NULL},
+        {"a.bias", DW_F32, 1, d_f32, sizeof m->f32, m->f32, 0, NULL},
+        {"noise", DW_U8, 1, d_noise, sizeof m->noise, m->noise, 0, NULL},
+        {"s", DW_U8, 1, d_small, sizeof m->small, m->small, 0, NULL},
+        {"z", DW_U64, 0, NULL, sizeof m->scalar, &m->scalar, 0, NULL},
     };
     memcpy(m->tensors, tensors, sizeof tensors);
 }

@@ -178,7 +178,7 @@ static dw_writer join(parts *p)
     const uint64_t n_index = p->n_index, n_blocks = p->n_blocks;
     const dw_tensor tensors[3] = {
         {p->index_name, p->index_dtype, 1, &n_index, n_index, NULL},
-        {"blocks", DW_U8, 1, &n_blocks, n_blocks, NULL, 0},
+        {"blocks", DW_U8, 1, &n_blocks, n_blocks, NULL, 0, NULL},
         p->extra,
     };
     dw_pair metadata[17];
@@ -291,7 +291,7 @@ static void bad_headers(void)
     bad("bad_index_dtype", &p, "corrupt", PARTS);
     p = sample();
     static const uint64_t none[] = {0};
-    p.extra = (dw_tensor){"more", DW_U8, 1, none, 0, NULL, 0};
+    p.extra = (dw_tensor){"more", DW_U8, 1, none, 0, NULL, 0, NULL};
     bad("bad_third_tensor", &p, "corrupt", PARTS);
 
     static const struct {

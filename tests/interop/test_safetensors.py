@@ -26,7 +26,7 @@ class Tensor(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int),
                 ("n_dims", ctypes.c_uint32), ("dims", ctypes.POINTER(ctypes.c_uint64)),
                 ("n_bytes", ctypes.c_uint64), ("data", ctypes.c_void_p),
-                ("first_byte", ctypes.c_uint64)]
+                ("first_byte", ctypes.c_uint64), ("device", ctypes.c_void_p)]
 
 
 class Pair(ctypes.Structure):

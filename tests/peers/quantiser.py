@@ -22,7 +22,13 @@ def _fp8_blocks(w):
     return values.to(torch.float8_e4m3fn).reshape(w.shape), scale
 
 
-SCHEMES = {"int8": (_int8_rows, "_scale"), "fp8": (_fp8_blocks, "_scale_inv")}
+def _fp8_rows(w):
+    scale = w.abs().amax(dim=1, keepdim=True) / 448
+    scale[scale == 0] = 1
+    return (w / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+SCHEMES = {"fp8rows": (_fp8_rows, "_scale"), "int8": (_int8_rows, "_scale"), "fp8": (_fp8_blocks, "_scale_inv")}
 
 
 def quantise(tensors, scheme="int8", part=""):
@@ -38,15 +44,18 @@ def quantise(tensors, scheme="int8", part=""):
 def add_config(directory, scheme="int8", ignored=("lm_head",)):
     path = directory / "config.json"
     config = json.loads(path.read_text())
-    numbers = {"num_bits": 8, "type": "int", "symmetric": True}
+    numbers = {"num_bits": 8, "type": "int" if scheme == "int8" else "float",
+               "symmetric": True}
+    rows = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized" if scheme == "int8" else "float-quantized",
+        "quantization_status": "compressed", "ignore": ignored,
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "weights": numbers | {"strategy": "channel", "dynamic": False},
+            "input_activations": numbers | {"strategy": "token", "dynamic": True}}}}
     config["quantization_config"] = {
-        "int8": {
-            "quant_method": "compressed-tensors", "format": "int-quantized",
-            "quantization_status": "compressed", "ignore": ignored,
-            "config_groups": {"group_0": {
-                "targets": ["Linear"],
-                "weights": numbers | {"strategy": "channel", "dynamic": False},
-                "input_activations": numbers | {"strategy": "token", "dynamic": True}}}},
+        "int8": rows, "fp8rows": rows,
         "fp8": {
             "quant_method": "fp8", "activation_scheme": "dynamic",
             "weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": ignored},

@@ -112,8 +112,6 @@ class Run:
         if not into.exists():
             subprocess.run([DELTAWIRE, "pull", self.url, "--into", into, "--at",
                             str(version), "--quiet"], check=True)
-            for name in ("config.json", "generation_config.json"):
-                (into / name).write_bytes((self.base / name).read_bytes())
         return into
 
     def references(self):
@@ -215,6 +213,26 @@ def _distance(model, sample):
     is_made = torch.from_numpy(sample.completion_mask)[1:] == 1
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     return float((own - sampled)[is_made].abs().sum())
+
+
+def test_versions_carry_the_files_of_model_and_tokenizer(run):
+    from transformers import AutoTokenizer
+
+    import deltawire
+
+    with deltawire.Stream(run.url) as stream:
+        last = stream.head
+        files = stream.files(last)
+        assert {"config.json", "generation_config.json", "tokenizer.json",
+                "tokenizer_config.json"} <= set(files)
+        assert {file.version for file in files.values()} == {0}  # stored once
+    config = json.loads((run.checkpoint(last) / "config.json").read_text())
+    base = json.loads((run.base / "config.json").read_text())
+    assert config["architectures"] == base["architectures"]
+    assert config["dtype"] == "bfloat16"  # that of the stream: TRL trains in float32
+    text = "a word, and Ümlaute"
+    assert (AutoTokenizer.from_pretrained(run.checkpoint(last))(text)["input_ids"]
+            == AutoTokenizer.from_pretrained(run.base)(text)["input_ids"])
 
 
 def test_the_last_version_is_the_trained_model(run):

@@ -49,7 +49,8 @@ def bits(engine):
 
 
 def same_bits(a, b):
-    return all(torch.equal(a[name].view(torch.uint8), b[name].view(torch.uint8)) for name in b)
+    return all(torch.equal(a[name].contiguous().view(torch.uint8),
+                           b[name].contiguous().view(torch.uint8)) for name in b)
 
 
 def test_both_kernels_are_in_use(world):
@@ -216,3 +217,28 @@ def test_an_fp8_engine_generates_what_a_fresh_one_does(fp8):
     engine.update(fp8.stage())
     fp8.follower.finish()
     assert engine.serves() == Engine(fp8.paths[1]).serves()
+
+
+# ---- fp8 rows ----------------------------------------------------------------------------
+
+
+def test_fp8_rows_are_patched_as_they_are(tmp_path):
+    """PyTorch's kernel keeps them transposed, as kernels for GPUs do."""
+    run = Run(tmp_path, "Qwen3-fp8rows")
+    engine = Engine(run.paths[0])
+    weights = engine.backend._weights
+    assert {type(layer) for layer in layers(engine).values()} == {quantised.Layer}
+    assert parameters(engine)[QKV + ".weight"].stride(0) == 1
+    assert weights.reasons == {}
+    assert weights.held == {name: w.numel() for name, w in run.versions[0].items()}
+    first = bits(engine)
+    engine.update(run.snapshot())
+    assert same_bits(bits(engine), first)
+    for which in (1, 2):
+        run.publish(which)
+        engine.update(run.stage())
+        run.follower.finish()
+        assert weights.compare(deltawire.Checkpoint(run.paths[which])) == {}
+    fresh = bits(Engine(run.paths[2]))
+    assert same_bits(bits(engine), fresh) and not same_bits(fresh, first)
+    run.close()

@@ -25,6 +25,7 @@ from vllm_server import MAX_TOKENS, wait_until  # noqa: E402
 VOCABULARY = 500  # not a multiple of vLLM's padding
 PROMPTS = [[3, 4, 5]]
 N_TOKENS = 16
+IGNORED = ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]
 KINDS = ["Qwen3", "Llama", "Qwen3Moe", "Qwen2-int8"]
 
 
@@ -36,12 +37,14 @@ def make_model(kind):
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=512, initializer_range=0.3, bos_token_id=None,
         eos_token_id=None, pad_token_id=None, tie_word_embeddings=kind == "Llama")
-    if kind == "Qwen3Moe":
+    if kind.startswith("Qwen3Moe"):
         config |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
     if kind == "Qwen2-int8":  # with a bias; down_proj has a shape that only oneDNN takes
         config |= dict(hidden_size=128, intermediate_size=112)
-    if kind == "Qwen3-fp8":  # whole blocks
+    if kind.endswith(("-fp8", "-wide")):  # whole blocks
         config |= dict(hidden_size=128, num_attention_heads=8, num_key_value_heads=4)
+    if kind.startswith("Qwen3Moe-"):
+        config |= dict(moe_intermediate_size=128, num_experts=32)
     kind = kind.split("-")[0]
     config = getattr(transformers, kind + "Config")(**config)
     model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
@@ -61,10 +64,10 @@ class Run:
         self.which = 0
         torch.manual_seed(7)
         self.paths = [where / f"v{i}" for i in range(3)]
-        scheme = kind.partition("-")[2]
+        scheme = kind.partition("-")[2].replace("wide", "")
         make_model(kind).save_pretrained(self.paths[0])
         if scheme:
-            quantiser.add_config(self.paths[0], scheme)
+            quantiser.add_config(self.paths[0], scheme, IGNORED)
         weights = load_file(self.paths[0] / "model.safetensors")
         versions = [weights]
         other = {}
@@ -131,13 +134,13 @@ class Engine:
     """Ends with the process, because the first engine that ends destroys what engines in a
     process share."""
 
-    def __init__(self, path):
+    def __init__(self, path, **options):
         from vllm import LLM
 
         self.llm = LLM(model=str(path), dtype="bfloat16", enforce_eager=True,
                        max_model_len=MAX_TOKENS, skip_tokenizer_init=True,
                        num_gpu_blocks_override=64,
-                       weight_transfer_config={"backend": "deltawire"})
+                       weight_transfer_config={"backend": "deltawire"}, **options)
 
     def call(self, method, *args):
         return self.llm.llm_engine.collective_rpc(method, args=args)
@@ -401,7 +404,7 @@ def test_an_engine_that_is_not_what_its_directory_holds_takes_no_patch(patched):
 def test_through_pytorch_as_on_a_device(patched):
     run, engine, update = patched
     weights = engine.backend._weights
-    weights._on_cpu = False
+    weights._on_cpu = weights._is_direct = False
     try:
         engine.update(update)  # lists of stores
         checkpoint = deltawire.Checkpoint(run.where / "dir")
@@ -412,7 +415,7 @@ def test_through_pytorch_as_on_a_device(patched):
         with pytest.raises(RuntimeError, match="not what .* replaces"):
             weights.apply(update["patch"], None)
     finally:
-        weights._on_cpu = True
+        weights._on_cpu = weights._is_direct = True
 
 
 def test_what_cannot_be_learnt_is_loaded_anew(patched):

@@ -1,6 +1,7 @@
 """The ranks of test_fsdp2.py: rank.py DIRECTORY JOB,JOB...:RANKS ... Jobs that share a stream are
 in one argument. A job has one process for each rank, forked from this one, which has imported
 everything. The last line in DIRECTORY/FIRST-JOB/said has their exit statuses."""
+import collections
 import os
 import signal
 import sys
@@ -111,12 +112,12 @@ def layouts():
             assert text in str(error), error
 
 
-def simple(publish, rank_timeout=300):
+def simple(publish, rank_timeout=300, **options):
     mesh = init_device_mesh("cpu", (ranks,))
     torch.manual_seed(0)
     model = {name: distribute_tensor(torch.randn(rows, 64), mesh, [Shard(0)])
              for name, rows in [("a", 501), ("b", 3), ("c", 2048)]}
-    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=rank_timeout)
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=rank_timeout, **options)
     publish(publisher, model)
     publisher.close()
 
@@ -162,7 +163,82 @@ def resume():
     simple(publish)
 
 
-WORK = {"train": train, "layouts": layouts, "die": lambda: die(False),
+def not_finite(publisher, weights):
+    """Rank 1 has NaN in a block of both ranks, and both fail at once."""
+    before = weights.clone()
+    with torch.no_grad():
+        weights.fill_(float("nan") if rank == 1 else 5.0)
+    publisher.publish()
+    try:
+        publisher.wait()
+        raise AssertionError("not finite")
+    except dw.Error as error:
+        assert "up.weight" in str(error), error
+    with torch.no_grad():
+        weights.copy_(before)
+
+
+def quantised(scheme):
+    """FSDP2 splits rows anywhere, so that ranks share blocks; a tensor parallel one is split by
+    columns and redistributed."""
+    def run():
+        mesh = init_device_mesh("cpu", (ranks,))
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(collections.OrderedDict(
+            embed_tokens=torch.nn.Embedding(50, 200), up=torch.nn.Linear(200, 301),
+            down=torch.nn.Linear(301, 200), few=torch.nn.Linear(200, 1)))
+        fully_shard(model)
+        columns = distribute_tensor(torch.randn(140, 260), mesh, [Shard(1)])
+        tensors = deltawire.torch.named_tensors(model) | {"columns.weight": columns}
+        options = dict(url=url, rank_timeout=60, quantize=scheme)
+        with deltawire.torch.Publisher(tensors, **options) as publisher:
+            keep(publisher, tensors, 0)
+            for version in range(3):
+                with torch.no_grad():
+                    for tensor in tensors.values():
+                        tensor.mul_(1 + 0.003 * version)
+                    if rank == 1:  # a larger maximum in blocks that rank 0 shares
+                        tensors["up.weight"].to_local()[0, 7] *= 9
+                publisher.publish()
+                keep(publisher, tensors)
+            if scheme == "fp8-block":
+                not_finite(publisher, tensors["up.weight"].to_local()[:1, :1])
+        with deltawire.torch.Publisher(tensors, **options) as publisher:  # nothing is new
+            assert publisher.version == 3, publisher.version
+        change(tensors)
+        with deltawire.torch.Publisher(tensors, **options) as publisher:
+            keep(publisher, tensors, 4)
+            assert publisher.version == 4, publisher.version
+    return run
+
+
+def quantised_die():
+    """Rank 1 is killed while rank 0 waits for its maxima."""
+    def publish(publisher, model):
+        keep(publisher, model, 0)
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        change(model)
+        publisher.publish()
+        try:
+            print("committed", publisher.wait().version, file=said)
+        except dw.Unavailable as error:
+            print("failed:", error, file=said)
+        os._exit(0)
+    simple(publish, rank_timeout=5, quantize="fp8-block", quantize_also=["*"])
+
+
+def quantised_resume():
+    def publish(publisher, model):
+        change(model)
+        publisher.publish()
+        keep(publisher, model)
+    simple(publish, quantize="fp8-block", quantize_also=["*"])
+
+
+WORK = {"fp8-block": quantised("fp8-block"), "int8-row": quantised("int8-row"),
+        "quantised_die": quantised_die, "quantised_resume": quantised_resume, "train": train, "layouts": layouts, "die": lambda: die(False),
         "die_amid": lambda: die(True), "resume": resume}
 
 

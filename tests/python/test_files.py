@@ -81,7 +81,7 @@ def test_bad_files(tmp_path, weights, files, fault):
 
 def test_wrong_types(tmp_path, weights):
     url = str(tmp_path / "stream")
-    for files in ({1: b""}, {"a": 1.5}, 3.5):
+    for files in ({1: b""}, {"a": 1.5}, 3.5, {"a": 0}, {"a": True}, {"a": None}):
         with pytest.raises(TypeError):
             deltawire.Publisher(url, weights, files=files)
     with pytest.raises(OSError):

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_T
 pytest.importorskip("transformers")
 
 import deltawire as dw  # noqa: E402
+from test_quantize import expected  # noqa: E402
 
 RANK = pathlib.Path(__file__).parent / "rank.py"
 
@@ -22,7 +23,8 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4",
-         "die,resume:2", "die_amid,resume:2"], capture_output=True, text=True, timeout=1200,
+         "die,resume:2", "die_amid,resume:2", "fp8-block:2", "int8-row:2",
+         "quantised_die,quantised_resume:2"], capture_output=True, text=True, timeout=1200,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
     def of(job):
@@ -35,12 +37,12 @@ def raw(tensor):
     return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def check(folder, only=None):
+def check(folder, only=None, quantised=lambda tensors: tensors):
     """Goes to versions one by one and compares them with the expected ones."""
     url = f"file://{folder}/stream"
     head, names = dw.Stream(url).head, dw.Stream(url).tensors.keys()
     for version in only or range(head + 1):
-        wanted = torch.load(folder / f"{version}.pt")
+        wanted = quantised(torch.load(folder / f"{version}.pt"))
         into = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
         into |= {name: torch.zeros(4, dtype=torch.bfloat16) for name in names - into.keys()}
         with dw.Follower(url, tensors=into) as follower:
@@ -77,3 +79,20 @@ def test_a_rank_is_killed_and_the_job_starts_again(ran, job):
     newest, stream = check(folder, only=[0, 1, head + 1, head + 2])
     assert newest == head + 2
     assert stream.version(head + 1).state == stream.version(0).state  # discarded weights are gone
+
+
+@pytest.mark.parametrize("scheme", ["fp8-block", "int8-row"])
+def test_quantised(ran, scheme):
+    folder, said, trouble = ran(scheme)
+    assert said == ["statuses 0 0"], trouble
+    chosen = {"up.weight", "down.weight", "few.weight", "columns.weight"}
+    head, _ = check(folder, quantised=lambda tensors: expected(tensors, scheme, chosen))
+    assert head == 4
+
+
+def test_a_rank_is_killed_before_it_agrees_on_scales(ran):
+    folder, said, trouble = ran("quantised_die")
+    assert said[1:] == ["statuses 0 -9", "statuses 0 0"], (said, trouble)
+    assert re.search(r"failed: .*maxima/.*-00001.json did not come in time", said[0]), said
+    head, _ = check(folder, quantised=lambda tensors: expected(tensors, "fp8-block", set("abc")))
+    assert head == 1

@@ -61,6 +61,17 @@ def test_a_patch_goes_to_its_places(tmp_path):
     targets = load(old)
     with pytest.raises(deltawire.Unsupported, match="memory"):
         layout.apply(patch)
+    assert layout.sources("qk") == ["q"] and layout.sources("v") == ["v"]
+    with pytest.raises(KeyError, match="w"):
+        layout.sources("w")
+    only_v = np.zeros_like(targets["v"])
+    layout.bind({"v": (only_v, "BF16")})
+    layout.write_target("v", as_bf16({"v": old["v"]}))  # needs neither q nor the memory of qk
+    assert np.array_equal(only_v, targets["v"])
+    with pytest.raises(deltawire.Unsupported, match="memory"):
+        layout.write_target("qk", as_bf16({"q": old["q"]}))
+    with pytest.raises(deltawire.Mismatch, match="no tensor of that name"):
+        layout.write_target("v", as_bf16({"q": old["q"]}))
     layout.bind(as_bf16(targets))
     assert layout.compare(as_bf16(old)) == {}
     assert layout.compare(as_bf16(new)) == {"q": 6, "v": 6}

@@ -1,7 +1,9 @@
+import json
 import os
 import pickle
 import signal
 import socket
+import subprocess
 import threading
 
 import numpy as np
@@ -379,3 +381,20 @@ def test_versions_record_their_writer(url):
         writers = [(v.library, v.host) for v in stream.versions()]
     assert sorted(writers, key=str) == sorted(
         [(dw.__version__, socket.gethostname()), (None, None)], key=str)
+
+
+def test_versions_of_a_derived_stream_have_a_source(tmp_path):
+    url, derived = f"file://{tmp_path}/run", f"file://{tmp_path}/fp8"
+    weights = {"mlp.up.weight": np.ones((128, 128), dtype=np.float16)}
+    with dw.Publisher(url, weights) as publisher:
+        weights["mlp.up.weight"][3, 4] = 2
+        publisher.wait(publisher.publish())
+    command = os.environ.get("DELTAWIRE", "deltawire")
+    subprocess.run([command, "mirror", url, derived, "--quantize", "fp8-block", "--once",
+                    "--quiet"], check=True)
+    with dw.Stream(url) as stream, dw.Stream(derived) as fp8:
+        assert [v.source for v in stream.versions()] == [None, None]
+        sources = [v.source for v in fp8.versions()]
+        assert [(s.stream, s.version) for s in sources] == [(stream.id, 0), (stream.id, 1)]
+        log = json.loads(subprocess.check_output([command, "log", derived, "--json"]))
+        assert sources[1]._asdict() == log["versions"][0]["source"]

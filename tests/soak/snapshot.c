@@ -25,9 +25,10 @@
 #include "role.h"
 #include "truth.h"
 
-#define HEAD  24      /* of the stream; the writer goes up and down */
-#define ELEMS 1000003 /* of the large tensor, so that a digest takes longer than a flip  \
-                       */
+#define HEAD 24 /* of the stream; the writer goes up and down */
+#define ELEMS                                                                            \
+    1000003 /* of the large tensor, so that a digest takes longer than a flip            \
+             */
 #define READERS 3
 #define HANG_MS 300000
 
@@ -54,9 +55,9 @@ static void fault(const char *what, uint64_t a, uint64_t b)
 static bool publish(void)
 {
     static const uint64_t dims[][1] = {{ELEMS}, {777}, {1001}};
-    dw_tensor tensors[] = {{"big.weight", DW_BF16, 1, dims[0], 0, NULL, 0},
-                           {"norm", DW_F32, 1, dims[1], 0, NULL, 0},
-                           {"odd", DW_U8, 1, dims[2], 0, NULL, 0}};
+    dw_tensor tensors[] = {{"big.weight", DW_BF16, 1, dims[0], 0, NULL, 0, NULL},
+                           {"norm", DW_F32, 1, dims[1], 0, NULL, 0, NULL},
+                           {"odd", DW_U8, 1, dims[2], 0, NULL, 0, NULL}};
     uint64_t luck = shared->seed;
     for (size_t i = 0; i < 3; i++) {
         dw_tensor *t = &tensors[i];

@@ -117,7 +117,7 @@ static inline void model_set(model *m, size_t i, const char *name, dw_dtype dtyp
     uint64_t *copy = calloc(n_dims ? n_dims : 1, sizeof *copy);
     if (n_dims > 0)
         memcpy(copy, dims, n_dims * sizeof *dims);
-    *t = (dw_tensor){strdup(name), dtype, n_dims, copy, 0, NULL, 0};
+    *t = (dw_tensor){strdup(name), dtype, n_dims, copy, 0, NULL, 0, NULL};
     if (!dw_shape_size(dtype, n_dims, copy, NULL, &t->n_bytes))
         abort();
     m->blocks[i] = calloc(t->n_bytes + shift + 1, 1);

@@ -15,6 +15,7 @@ enum {
     SAMPLE_FOLD_WAY,
     SAMPLE_ANCHOR_WAY,
     SAMPLE_RECEIPT,
+    SAMPLE_MAXIMA,
     SAMPLE_SIGNED_END, /* kinds from here on carry no signature */
     SAMPLE_LATEST = SAMPLE_SIGNED_END,
     SAMPLE_FLOOR,
@@ -29,10 +30,10 @@ enum {
 
 /* a: BF16 [4,6]; b: scalar F32; c: F4 [0,8]; d: F4 [16] */
 static const dw_tensor sample_tensors[] = {
-    {SAMPLE_NAME_0, DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL, 0},
-    {"b", DW_F32, 0, NULL, 4, NULL, 0},
-    {"c[1:2]x", DW_F4, 2, (const uint64_t[]){0, 8}, 0, NULL, 0},
-    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL, 0},
+    {SAMPLE_NAME_0, DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL, 0, NULL},
+    {"b", DW_F32, 0, NULL, 4, NULL, 0, NULL},
+    {"c[1:2]x", DW_F4, 2, (const uint64_t[]){0, 8}, 0, NULL, 0, NULL},
+    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL, 0, NULL},
 };
 enum { SAMPLE_TENSORS = sizeof sample_tensors / sizeof *sample_tensors };
 
@@ -139,6 +140,25 @@ static inline dw_receipt_record sample_receipt(void)
     };
 }
 
+static inline dw_maxima_record sample_maxima(void)
+{
+    static dw_maxima_run runs[] = {{1, 0, 2, 0}, {1, 5, 1, 2}, {3, 4, 1, 3}};
+    static uint32_t values[] = {0, 0x3f800000, 0x7f7fffff, 0x7fc00000};
+    return (dw_maxima_record){
+        .stream = SAMPLE_STREAM_ID,
+        .version = 17,
+        .epoch = 3,
+        .writer = SAMPLE_WRITER,
+        .round = 2,
+        .rank = 6,
+        .n_ranks = 8,
+        .runs = runs,
+        .n_runs = 3,
+        .values = values,
+        .n_values = 4,
+    };
+}
+
 static inline dw_latest_record sample_latest(void)
 {
     static dw_edge edges[] = {
@@ -192,6 +212,10 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
         dw_receipt_record r = sample_receipt();
         return dw_receipt_record_write(out, &r, key, err);
     }
+    case SAMPLE_MAXIMA: {
+        dw_maxima_record r = sample_maxima();
+        return dw_maxima_record_write(out, &r, key, err);
+    }
     case SAMPLE_LATEST: {
         dw_latest_record r = sample_latest();
         return dw_latest_record_write(out, &r, err);
@@ -244,6 +268,8 @@ static inline dw_status parse_sample(int sample, const void *bytes, size_t n,
         TRY_SIGNED(shortcut);
     case SAMPLE_RECEIPT:
         TRY_SIGNED(receipt);
+    case SAMPLE_MAXIMA:
+        TRY_SIGNED(maxima);
     case SAMPLE_LATEST:
         TRY_HINT(latest);
     case SAMPLE_FLOOR: {

@@ -29,12 +29,12 @@ static inline void kit_make(kit *k)
     static const uint64_t matrix[] = {60, 33}, vector[] = {257}, cube[] = {3, 5, 7},
                           packed[] = {64}, complex[] = {31}, none[] = {0, 4};
     const dw_tensor shapes[KIT_TENSORS] = {
-        {"m.weight", DW_BF16, 2, matrix, 0, NULL, 0},
-        {"b.bias", DW_F32, 1, vector, 0, NULL, 0},
-        {"z.count", DW_U8, 3, cube, 0, NULL, 0},
-        {"q.packed", DW_F4, 1, packed, 0, NULL, 0},
-        {"a.complex", DW_C64, 1, complex, 0, NULL, 0},
-        {"n.empty", DW_F16, 2, none, 0, NULL, 0},
+        {"m.weight", DW_BF16, 2, matrix, 0, NULL, 0, NULL},
+        {"b.bias", DW_F32, 1, vector, 0, NULL, 0, NULL},
+        {"z.count", DW_U8, 3, cube, 0, NULL, 0, NULL},
+        {"q.packed", DW_F4, 1, packed, 0, NULL, 0, NULL},
+        {"a.complex", DW_C64, 1, complex, 0, NULL, 0, NULL},
+        {"n.empty", DW_F16, 2, none, 0, NULL, 0, NULL},
     };
     *k = (kit){0};
     size_t offsets[KIT_TENSORS];

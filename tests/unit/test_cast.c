@@ -69,10 +69,10 @@ static void test_tensors(void **state)
     for (size_t i = 0; i < N; i++)
         masters[i] = (float)i * 1.0001f;
     const uint64_t dims[] = {N}, few[] = {3}, fewer[] = {2};
-    const dw_tensor from[] = {{"w", DW_F32, 1, dims, N * 4, masters, 0},
-                              {"i", DW_U8, 1, few, 3, other, 0}};
-    dw_tensor into[] = {{"i", DW_U8, 1, few, 3, copy, 0},
-                        {"w", DW_BF16, 1, dims, N * 2, weights, 0}};
+    const dw_tensor from[] = {{"w", DW_F32, 1, dims, N * 4, masters, 0, NULL},
+                              {"i", DW_U8, 1, few, 3, other, 0, NULL}};
+    dw_tensor into[] = {{"i", DW_U8, 1, few, 3, copy, 0, NULL},
+                        {"w", DW_BF16, 1, dims, N * 2, weights, 0, NULL}};
     dw_error err = {0};
     assert_int_equal(dw_cast_tensors(into, from, 2, 3, &err), DW_OK);
     assert_memory_equal(copy, other, 3);
@@ -86,9 +86,9 @@ static void test_tensors(void **state)
     into[0].n_bytes = 2;
     weights[0] = 7;
     assert_int_equal(dw_cast_tensors(into, from, 2, 1, &err), DW_MISMATCH);
-    into[0] = (dw_tensor){"j", DW_U8, 1, few, 3, copy, 0};
+    into[0] = (dw_tensor){"j", DW_U8, 1, few, 3, copy, 0, NULL};
     assert_int_equal(dw_cast_tensors(into, from, 2, 1, &err), DW_MISMATCH);
-    into[0] = (dw_tensor){"i", DW_I8, 1, few, 3, copy, 0};
+    into[0] = (dw_tensor){"i", DW_I8, 1, few, 3, copy, 0, NULL};
     assert_int_equal(dw_cast_tensors(into, from, 2, 1, &err), DW_MISMATCH);
     assert_int_equal(weights[0], 7); /* nothing was written */
     free(masters);

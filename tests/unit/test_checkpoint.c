@@ -31,11 +31,11 @@ static uint8_t bytes_4[4] = {20, 21, 22, 23};
 static uint64_t scalar = 30;
 
 static const dw_tensor tensors[] = {
-    {"w.bytes", DW_U8, 1, dims_4, sizeof bytes_4, bytes_4, 0},
-    {"w.floats", DW_F32, 2, dims_2x3, sizeof floats, floats, 0},
-    {"a.halves", DW_BF16, 2, dims_2x3, sizeof halves, halves, 0},
-    {"z.scalar", DW_U64, 0, NULL, sizeof scalar, &scalar, 0},
-    {"empty", DW_F64, 2, dims_0x7, 0, NULL, 0},
+    {"w.bytes", DW_U8, 1, dims_4, sizeof bytes_4, bytes_4, 0, NULL},
+    {"w.floats", DW_F32, 2, dims_2x3, sizeof floats, floats, 0, NULL},
+    {"a.halves", DW_BF16, 2, dims_2x3, sizeof halves, halves, 0, NULL},
+    {"z.scalar", DW_U64, 0, NULL, sizeof scalar, &scalar, 0, NULL},
+    {"empty", DW_F64, 2, dims_0x7, 0, NULL, 0, NULL},
 };
 enum { N_TENSORS = sizeof tensors / sizeof *tensors };
 static const char *const sorted_names[] = {"a.halves", "empty", "w.bytes", "w.floats",
@@ -161,7 +161,7 @@ static void test_beyond_32_bits(void **state)
     (void)state;
     const uint64_t dims[] = {2, ((uint64_t)1 << 31) + 1};
     uint64_t n_data = 2 * dims[0] * dims[1];
-    dw_tensor huge = {"huge", DW_BF16, 2, dims, n_data, NULL, 0};
+    dw_tensor huge = {"huge", DW_BF16, 2, dims, n_data, NULL, 0, NULL};
     dw_writer header = {0};
     assert_int_equal(dw_safetensors_header(&header, &huge, 1, NULL, 0, "f", NULL), DW_OK);
     const char *path = temp_path("huge.safetensors");
@@ -418,8 +418,8 @@ static void test_disk_full(void **state)
     static uint8_t big[1 << 16];
     const uint64_t dims[] = {sizeof big};
     const dw_tensor list[] = {
-        {"a", DW_U8, 1, dims_4, sizeof bytes_4, bytes_4, 0},
-        {"b", DW_U8, 1, dims, sizeof big, big, 0},
+        {"a", DW_U8, 1, dims_4, sizeof bytes_4, bytes_4, 0, NULL},
+        {"b", DW_U8, 1, dims, sizeof big, big, 0, NULL},
     };
     assert_int_equal(mkdir(temp_path("full"), 0777), 0);
     const char *kept = temp_path("full/kept.safetensors");

@@ -116,8 +116,8 @@ static void test_unverified(void **state)
     static const uint64_t one[] = {1};
     static const int32_t index = 7;
     static const uint16_t value = 0x1234;
-    const dw_tensor parts[] = {{"a.idx", DW_I32, 1, one, 4, (void *)&index, 0},
-                               {"a.val", DW_BF16, 1, one, 2, (void *)&value, 0}};
+    const dw_tensor parts[] = {{"a.idx", DW_I32, 1, one, 4, (void *)&index, 0, NULL},
+                               {"a.val", DW_BF16, 1, one, 2, (void *)&value, 0, NULL}};
     static const dw_pair metadata[] = {
         {"format", "sparse_weight_patch"}, {"sparse", "True"}, {"encoding", "raw"}};
     const dw_checkpoint_write_options o = {

@@ -32,12 +32,11 @@ static void test_faults(void **state)
     const device_case cases[] = {{.dtype = DW_BF16, .n = 3000, .per_mille = 50},
                                  {.dtype = DW_U8, .n = 600, .per_mille = 1000}};
     two_versions v = versions_make(cuda, cases, 2);
-    dw_cuda_encoder encoder = {.cuda = cuda};
+    dw_cuda_encode_call encoder = {.cuda = cuda};
     const dw_encode_device device = {dw_cuda_encode, &encoder};
     dw_encode_job job = {.pairs = v.device, .n_pairs = 2, .device = &device};
     dw_diff_options options;
     dw_diff_options_init(&options);
-    options.update_base = true;
     const int64_t held = fake.held();
     int64_t n_failed = 0, n_calls = 1;
     for (int64_t at = 0; at < n_calls; at++) {
@@ -69,6 +68,7 @@ int main(void)
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_special_values),
         cmocka_unit_test(test_put_off),
+        cmocka_unit_test(test_versions),
         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, open_cuda, close_cuda);

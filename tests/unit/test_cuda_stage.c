@@ -35,6 +35,7 @@ static void test_faults(void **state)
     device_copies d = copies_make(cuda, s.old, 2);
     dw_apply_options options;
     dw_apply_options_init(&options);
+    dw_cuda_trim(cuda);
     const int64_t held = fake.held();
     int64_t n_calls = 1;
     unsigned n_failed = 0;
@@ -55,6 +56,7 @@ static void test_faults(void **state)
         dw_cuda_stage_close(stage);
         fake.fail_at(-1, 0, 0);
         assert_on_device(cuda, &d, s.old);
+        dw_cuda_trim(cuda);
         assert_int_equal(fake.held(), held);
     }
     assert_true(n_failed > 20);
@@ -65,9 +67,8 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_damage),   cmocka_unit_test(test_faults),
         cmocka_unit_test(test_trace),
     };
     return cmocka_run_group_tests(tests, open_cuda, close_cuda);

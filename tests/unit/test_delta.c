@@ -253,8 +253,8 @@ static void test_every_bit_counts(void **state)
     for (size_t form = 0; form < N_FORMS; form++) {
         uint16_t weights[5];
         memcpy(weights, old, sizeof weights);
-        const dw_tensor base = {"a", DW_BF16, 1, dims, 10, weights, 0};
-        const dw_tensor next = {"a", DW_BF16, 1, dims, 10, new_, 0};
+        const dw_tensor base = {"a", DW_BF16, 1, dims, 10, weights, 0, NULL};
+        const dw_tensor next = {"a", DW_BF16, 1, dims, 10, new_, 0, NULL};
         dw_diff_options options = options_of(form);
         dw_delta *delta;
         assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &options, NULL), DW_OK);
@@ -476,9 +476,9 @@ enum { TIED = 3000 };
 static void tie(dw_tensor tensors[3], uint16_t *tied, uint16_t *own)
 {
     static const uint64_t dims[] = {TIED};
-    tensors[0] = (dw_tensor){"embed", DW_BF16, 1, dims, 2 * TIED, tied, 0};
-    tensors[1] = (dw_tensor){"head", DW_BF16, 1, dims, 2 * TIED, tied, 0};
-    tensors[2] = (dw_tensor){"own", DW_BF16, 1, dims, 2 * TIED, own, 0};
+    tensors[0] = (dw_tensor){"embed", DW_BF16, 1, dims, 2 * TIED, tied, 0, NULL};
+    tensors[1] = (dw_tensor){"head", DW_BF16, 1, dims, 2 * TIED, tied, 0, NULL};
+    tensors[2] = (dw_tensor){"own", DW_BF16, 1, dims, 2 * TIED, own, 0, NULL};
 }
 
 static void test_tied_tensors(void **state)
@@ -615,8 +615,8 @@ static void test_other_models(void **state)
     (void)state;
     static uint8_t data[16];
     static const uint64_t d8[] = {8}, d24[] = {2, 4};
-    const dw_tensor base[2] = {{"b", DW_U8, 1, d8, 8, data, 0},
-                               {"a", DW_U8, 1, d8, 8, data, 0}};
+    const dw_tensor base[2] = {{"b", DW_U8, 1, d8, 8, data, 0, NULL},
+                               {"a", DW_U8, 1, d8, 8, data, 0, NULL}};
     dw_tensor next[2] = {base[0], base[1]};
     next[0].name = "c";
     check_diff_fails(base, next, 2, NULL, DW_MISMATCH,
@@ -715,8 +715,8 @@ static void test_name_too_long(void **state)
     static char name[1026];
     memset(name, 'n', 1025);
     uint8_t old = 1, new_ = 2;
-    const dw_tensor base = {name, DW_U8, 0, NULL, 1, &old, 0},
-                    next = {name, DW_U8, 0, NULL, 1, &new_, 0};
+    const dw_tensor base = {name, DW_U8, 0, NULL, 1, &old, 0, NULL},
+                    next = {name, DW_U8, 0, NULL, 1, &new_, 0, NULL};
     dw_delta *delta;
     dw_error err;
     assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, NULL, &err), DW_UNSUPPORTED);
@@ -788,12 +788,12 @@ static void test_rounding_in_passing(void **state)
                 masters[i] *= 1.01f;
             dw_cast_bf16(rounded, masters, N);
             memcpy(copy, base, sizeof base);
-            const dw_tensor old[] = {{"a", DW_BF16, 1, dims, 2 * N, base, 0},
-                                     {"b", DW_BF16, 1, dims, 2 * N, base, 0}},
-                            new[] = {{"a", DW_F32, 1, dims, 4 * N, masters, 0},
-                                     {"b", DW_F32, 1, dims, 4 * N, masters, 0}},
-                            plain[] = {{"a", DW_BF16, 1, dims, 2 * N, rounded, 0},
-                                       {"b", DW_BF16, 1, dims, 2 * N, rounded, 0}};
+            const dw_tensor old[] = {{"a", DW_BF16, 1, dims, 2 * N, base, 0, NULL},
+                                     {"b", DW_BF16, 1, dims, 2 * N, base, 0, NULL}},
+                            new[] = {{"a", DW_F32, 1, dims, 4 * N, masters, 0, NULL},
+                                     {"b", DW_F32, 1, dims, 4 * N, masters, 0, NULL}},
+                            plain[] = {{"a", DW_BF16, 1, dims, 2 * N, rounded, 0, NULL},
+                                       {"b", DW_BF16, 1, dims, 2 * N, rounded, 0, NULL}};
             dw_diff_options options = options_of(form);
             dw_delta *wanted, *got;
             dw_error err = {0};

@@ -37,8 +37,8 @@ static void change(uint8_t *weights, uint8_t value)
 static void test_class(void **state)
 {
     (void)state;
-    const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0};
-    const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0};
+    const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0, NULL};
+    const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0, NULL};
     change(new_, 9);
     dw_delta *delta;
     dw_delta_info info;
@@ -73,8 +73,8 @@ static void test_class(void **state)
 static void test_trl(void **state)
 {
     (void)state;
-    const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0};
-    const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0};
+    const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0, NULL};
+    const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0, NULL};
     const dw_digest zeros = 0;
     dw_diff_options options;
     dw_diff_options_init(&options);

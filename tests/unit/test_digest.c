@@ -50,7 +50,7 @@ static void test_known_answers(void **state)
     memset(bytes, 0xff, sizeof bytes);
     assert_true(dw_digest_bytes(bytes, sizeof bytes) == 0x0b81f0331eab926eull);
     static const uint64_t dims[] = {2, 3};
-    const dw_tensor t = {"model.weight", DW_BF16, 2, dims, 12, NULL, 0};
+    const dw_tensor t = {"model.weight", DW_BF16, 2, dims, 12, NULL, 0, NULL};
     assert_true(dw_digest_weight(&t) == 0x0b700595dac08bc5ull);
     static const dw_digest digest = 12345;
     assert_true(dw_digest_state(&t, &digest, 1) == 0x186d5cf7a9d4abdeull);
@@ -203,8 +203,8 @@ static void test_state_covers_names_types_and_shapes(void **state)
     static uint16_t data[12] = {1, 2, 3};
     static const uint64_t d12[] = {12}, d3x4[] = {3, 4}, d4x3[] = {4, 3},
                           d12x1[] = {12, 1};
-    const dw_tensor base[2] = {{"a", DW_BF16, 1, d12, 24, data, 0},
-                               {"b", DW_U8, 0, NULL, 1, data, 0}};
+    const dw_tensor base[2] = {{"a", DW_BF16, 1, d12, 24, data, 0, NULL},
+                               {"b", DW_U8, 0, NULL, 1, data, 0, NULL}};
     const dw_digest whole = state_of(base, 2);
     const struct {
         const char *name;
@@ -230,10 +230,10 @@ static void test_state_covers_names_types_and_shapes(void **state)
     assert_true(state_of(base, 0) == 0);
     /* a tensor of zeros and an empty tensor count too */
     static uint16_t zeros[12];
-    const dw_tensor zero = {"a", DW_BF16, 1, d12, 24, zeros, 0};
+    const dw_tensor zero = {"a", DW_BF16, 1, d12, 24, zeros, 0, NULL};
     assert_true(state_of(&zero, 1) != 0);
     static const uint64_t d0[] = {0};
-    const dw_tensor empty = {"a", DW_BF16, 1, d0, 0, NULL, 0};
+    const dw_tensor empty = {"a", DW_BF16, 1, d0, 0, NULL, 0, NULL};
     assert_true(state_of(&empty, 1) != 0 && state_of(&empty, 1) != state_of(&zero, 1));
 }
 
@@ -269,7 +269,7 @@ static dw_status digest_one(dw_error *err)
 {
     static uint8_t data[100];
     static const uint64_t dims[] = {100};
-    const dw_tensor t = {"a", DW_U8, 1, dims, 100, data, 0};
+    const dw_tensor t = {"a", DW_U8, 1, dims, 100, data, 0, NULL};
     dw_digest digest;
     return dw_digest_tensors(&digest, NULL, &t, 1, 1, NULL, err);
 }

@@ -436,8 +436,8 @@ static void test_shuffled(void **state)
     const uint64_t n = N;
     uint16_t from[N], to[N], codes[N];
     size_t place[N];
-    dw_tensor tensor = {"x", DW_BF16, 1, &n, N * 2, from, 0};
-    dw_tensor target = {"y", DW_BF16, 1, &n, N * 2, to, 0};
+    dw_tensor tensor = {"x", DW_BF16, 1, &n, N * 2, from, 0, NULL};
+    dw_tensor target = {"y", DW_BF16, 1, &n, N * 2, to, 0, NULL};
     dw_layout *l;
     dw_error err;
     uint64_t n_covered, different;

@@ -225,8 +225,8 @@ static void test_no_spool(void **state)
     (void)state;
     const uint64_t dims[] = {17u << 20};
     uint8_t *bytes = calloc(2, dims[0]);
-    const dw_tensor trained = {"w", DW_U8, 1, dims, dims[0], bytes, 0};
-    const dw_tensor served = {"w", DW_U8, 1, dims, dims[0], bytes + dims[0], 0};
+    const dw_tensor trained = {"w", DW_U8, 1, dims, dims[0], bytes, 0, NULL};
+    const dw_tensor served = {"w", DW_U8, 1, dims, dims[0], bytes + dims[0], 0, NULL};
     dw_error err = {0};
     dw_store *store = kit_mem_store();
     dw_publisher *p;

@@ -25,7 +25,7 @@ static const uint64_t dims[] = {64};
 
 static dw_tensor tensor_of(void *data)
 {
-    return (dw_tensor){"w", DW_BF16, 1, dims, sizeof weights, data, 0};
+    return (dw_tensor){"w", DW_BF16, 1, dims, sizeof weights, data, 0, NULL};
 }
 
 static dw_publish_options publish_options(void)

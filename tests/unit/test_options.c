@@ -213,8 +213,8 @@ static void test_shorter_options(void **state)
     assert_int_equal(options.progress.context != NULL, 1); /* not changed */
     uint64_t dims[] = {4};
     float old_values[4] = {1, 2, 3, 4}, new_values[4] = {1, 2, 5, 4};
-    const dw_tensor base = {"w", DW_F32, 1, dims, sizeof old_values, old_values, 0};
-    const dw_tensor next = {"w", DW_F32, 1, dims, sizeof new_values, new_values, 0};
+    const dw_tensor base = {"w", DW_F32, 1, dims, sizeof old_values, old_values, 0, NULL};
+    const dw_tensor next = {"w", DW_F32, 1, dims, sizeof new_values, new_values, 0, NULL};
     dw_delta *delta;
     dw_error err = {0};
     assert_int_equal(dw_delta_diff(&delta, &base, &next, 1, &options, &err), DW_OK);

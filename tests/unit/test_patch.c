@@ -258,7 +258,7 @@ static void test_crafted_files(void **state)
             continue;
         uint8_t weights[10];
         static const uint64_t dims[] = {10};
-        const dw_tensor t = {"w", DW_U8, 1, dims, 10, weights, 0};
+        const dw_tensor t = {"w", DW_U8, 1, dims, 10, weights, 0, NULL};
         assert_false(found.has_digest);
         assert_int_equal(found.version, 5);
         memset(weights, 0x66, sizeof weights);

@@ -31,11 +31,11 @@ static void net_make(net *m, dw_peer_format format)
                           none[] = {0, 4}, wide[] = {1, 70000};
     const bool plain = format == DW_PEER_TRL;
     const dw_tensor shapes[N_TENSORS] = {
-        {"m.weight", DW_BF16, 2, matrix, 0, NULL, 0},
-        {"b.bias", plain ? DW_BF16 : DW_F32, 1, vector, 0, NULL, 0},
-        {"z.\"count", plain ? DW_BF16 : DW_U8, 3, cube, 0, NULL, 0},
-        {"n.empty", DW_BF16, 2, none, 0, NULL, 0},
-        {"a.wide", DW_BF16, 2, wide, 0, NULL, 0},
+        {"m.weight", DW_BF16, 2, matrix, 0, NULL, 0, NULL},
+        {"b.bias", plain ? DW_BF16 : DW_F32, 1, vector, 0, NULL, 0, NULL},
+        {"z.\"count", plain ? DW_BF16 : DW_U8, 3, cube, 0, NULL, 0, NULL},
+        {"n.empty", DW_BF16, 2, none, 0, NULL, 0, NULL},
+        {"a.wide", DW_BF16, 2, wide, 0, NULL, 0, NULL},
     };
     *m = (net){0};
     size_t offsets[N_TENSORS];

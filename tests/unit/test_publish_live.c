@@ -37,10 +37,10 @@ static void trainer_make(trainer *m)
     for (size_t i = 0; i < N_SMALL; i++)
         m->small[i] = (float)i;
     const dw_tensor tensors[] = {
-        {"w.large", DW_F32, 1, large_dims, N_LARGE * 4, m->large, 0},
-        {"b.plain", DW_BF16, 2, small_dims, N_SMALL * 2, m->plain, 0},
-        {"a.small", DW_F32, 2, small_dims, N_SMALL * 4, m->small, 0},
-        {"z.kept", DW_F32, 0, NULL, 4, &m->single, 0}, /* stays F32 */
+        {"w.large", DW_F32, 1, large_dims, N_LARGE * 4, m->large, 0, NULL},
+        {"b.plain", DW_BF16, 2, small_dims, N_SMALL * 2, m->plain, 0, NULL},
+        {"a.small", DW_F32, 2, small_dims, N_SMALL * 4, m->small, 0, NULL},
+        {"z.kept", DW_F32, 0, NULL, 4, &m->single, 0, NULL}, /* stays F32 */
     };
     memcpy(m->tensors, tensors, sizeof tensors);
 }
@@ -109,10 +109,10 @@ static void fetch(copy *out, dw_store *store)
 {
     *out = (copy){calloc(N_LARGE, 2), calloc(N_SMALL, 2), calloc(N_SMALL, 2), 0};
     const dw_tensor tensors[] = {
-        {"w.large", DW_BF16, 1, large_dims, N_LARGE * 2, out->large, 0},
-        {"b.plain", DW_BF16, 2, small_dims, N_SMALL * 2, out->plain, 0},
-        {"a.small", DW_BF16, 2, small_dims, N_SMALL * 2, out->small, 0},
-        {"z.kept", DW_F32, 0, NULL, 4, &out->single, 0},
+        {"w.large", DW_BF16, 1, large_dims, N_LARGE * 2, out->large, 0, NULL},
+        {"b.plain", DW_BF16, 2, small_dims, N_SMALL * 2, out->plain, 0, NULL},
+        {"a.small", DW_BF16, 2, small_dims, N_SMALL * 2, out->small, 0, NULL},
+        {"z.kept", DW_F32, 0, NULL, 4, &out->single, 0, NULL},
     };
     dw_follow_options options;
     dw_follow_options_init(&options);

@@ -756,7 +756,7 @@ static void test_large_tensor(void **state)
     const uint64_t dims[] = {N};
     dw_error err = {0};
     uint16_t *live = calloc(N, 2), *room = calloc(N, 2);
-    const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0};
+    const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0, NULL};
     dw_tensor target = tensor;
     target.data = room;
     dw_store *store = kit_mem_store();

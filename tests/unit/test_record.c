@@ -231,7 +231,7 @@ static void test_writers_refuse(void **state)
     r.epoch = 1ull << 53;
     assert_int_equal(dw_commit_record_write(&out, &r, NULL, &err), DW_INVALID);
     assert_non_null(strstr(err.text, "'epoch'"));
-    dw_tensor tensors[] = {{"w[0:8]", DW_U8, 0, NULL, 1, NULL, 0}};
+    dw_tensor tensors[] = {{"w[0:8]", DW_U8, 0, NULL, 1, NULL, 0, NULL}};
     dw_stream_record s = {.stream = SAMPLE_STREAM_ID, .tensors = tensors, .n_tensors = 1};
     assert_int_equal(dw_stream_record_write(&out, &s, NULL, &err), DW_INVALID);
     assert_non_null(strstr(err.text, "tensors[0]"));
@@ -445,6 +445,22 @@ static void test_wrong_values(void **state)
         {SAMPLE_RECEIPT, "covers", "[[0,2],[1,0,3]]"},
         {SAMPLE_RECEIPT, "covers", "[[1,0,3],[1,2]]"},
         {SAMPLE_RECEIPT, "covers", "[[1,0,3],[1,2,4]]"},
+        {SAMPLE_MAXIMA, "rank", "8"},
+        {SAMPLE_MAXIMA, "n_ranks", "100001"},
+        {SAMPLE_MAXIMA, "maxima", "null"},
+        {SAMPLE_MAXIMA, "maxima", "[1]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,2]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,\"\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,\"0000000\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,\"0000000G\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,\"0000000A\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,1,\"00000000\",1]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[-1,1,\"00000000\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[1000000,1,\"00000000\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[0,9007199254740992,\"00000000\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[1,0,\"00000000\"],[0,0,\"00000000\"]]"},
+        {SAMPLE_MAXIMA, "maxima", "[[1,0,\"0000000000000000\"],[1,1,\"00000000\"]]"},
         {SAMPLE_LATEST, "edges", "[[0,1,2]]"},
         {SAMPLE_LATEST, "edges", "[[-2,1,2,3]]"},
         {SAMPLE_LATEST, "edges", "[[1,1,2,3]]"},

@@ -15,11 +15,11 @@
 
 /* a: BF16 [4,6]; b: F32 scalar; c: nothing; d: F4 [16]; e: F6 [8] */
 static const dw_tensor tensors[] = {
-    {"a", DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL, 0},
-    {"b", DW_F32, 0, NULL, 4, NULL, 0},
-    {"c", DW_F32, 1, (const uint64_t[]){0}, 0, NULL, 0},
-    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL, 0},
-    {"e", DW_F6_E2M3, 1, (const uint64_t[]){8}, 6, NULL, 0},
+    {"a", DW_BF16, 2, (const uint64_t[]){4, 6}, 48, NULL, 0, NULL},
+    {"b", DW_F32, 0, NULL, 4, NULL, 0, NULL},
+    {"c", DW_F32, 1, (const uint64_t[]){0}, 0, NULL, 0, NULL},
+    {"d", DW_F4, 1, (const uint64_t[]){16}, 8, NULL, 0, NULL},
+    {"e", DW_F6_E2M3, 1, (const uint64_t[]){8}, 6, NULL, 0, NULL},
 };
 enum { N = sizeof tensors / sizeof *tensors };
 

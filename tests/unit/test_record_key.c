@@ -30,6 +30,8 @@ static void test_spelling(void **state)
     assert_string_equal(key, "epochs/0000000012.json");
     dw_key_receipt(key, 7, 12, 3, 65);
     assert_string_equal(key, "receipts/" V7 "-0000000012-000003-00065.json");
+    dw_key_maxima(key, 7, 12, 3, 65);
+    assert_string_equal(key, "maxima/" V7 "-0000000012-000003-00065.json");
     dw_key_follower(key, "node-7");
     assert_string_equal(key, "followers/node-7.json");
     dw_key_object(key, 7, ID, NULL, 3);
@@ -68,6 +70,11 @@ static void test_inverses(void **state)
         dw_key_receipt(key, numbers[i], 12, numbers[i], UINT32_MAX);
         assert_true(dw_key_is_receipt(key, &version));
         assert_true(version == numbers[i]);
+        assert_false(dw_key_is_maxima(key, &version));
+        dw_key_maxima(key, numbers[i], 12, numbers[i], UINT32_MAX);
+        assert_true(dw_key_is_maxima(key, &version));
+        assert_true(version == numbers[i]);
+        assert_false(dw_key_is_receipt(key, &version));
         dw_key_file(key, numbers[i], ID, UINT32_MAX);
         assert_true(dw_key_is_file(key, &version));
         assert_true(version == numbers[i]);
@@ -118,13 +125,14 @@ static void test_others_are_refused(void **state)
         "receipts/" V7 "-0000000012-000003-00065.jso",
         "receipts/" V7 "-0000000012-000003.json",
         "receipts/" V7 "-12-3-65.json",
+        "maxima/" V7 "-12-3-65.json",
     };
     uint64_t version, from;
     bool of_way;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (dw_key_is_commit(keys[i], &version) || dw_key_is_epoch(keys[i], &version) ||
             dw_key_is_shortcut(keys[i], &version, &from) ||
-            dw_key_is_receipt(keys[i], &version) ||
+            dw_key_is_receipt(keys[i], &version) || dw_key_is_maxima(keys[i], &version) ||
             dw_key_is_object(keys[i], &version, &of_way))
             fail_msg("'%s' was taken", keys[i]);
 }

@@ -52,7 +52,8 @@ static void test_share_far_inside(void **state)
         for (size_t k = firsts[i]; k < N; k += 1 + random_below(1000))
             bytes[k] = (uint8_t)random64();
         const uint64_t dims[] = {N - firsts[i]};
-        const dw_tensor t = {"w", DW_U8, 1, dims, dims[0], bytes + firsts[i], firsts[i]};
+        const dw_tensor t = {"w",       DW_U8, 1, dims, dims[0], bytes + firsts[i],
+                             firsts[i], NULL};
         dw_digest share;
         assert_int_equal(dw_digest_tensors(&share, NULL, &t, 1, 2, NULL, NULL), DW_OK);
         assert_true(share == dw_digest_bytes(bytes, N));

@@ -273,8 +273,8 @@ static void test_callers_tensors(void **state)
     (void)state;
     static const uint64_t shape[] = {4};
     uint16_t old[4] = {1, 2, 3, 4}, new_[4] = {1, 2, 3, 5};
-    const dw_tensor good = {"w", DW_U16, 1, shape, sizeof old, old, 0};
-    const dw_tensor changed = {"w", DW_U16, 1, shape, sizeof new_, new_, 0};
+    const dw_tensor good = {"w", DW_U16, 1, shape, sizeof old, old, 0, NULL};
+    const dw_tensor changed = {"w", DW_U16, 1, shape, sizeof new_, new_, 0, NULL};
     dw_delta *delta, *again;
     dw_patch *patch;
     dw_digest digest;

@@ -27,9 +27,10 @@ typedef struct small_model {
 
 static void small_make(small_model *m)
 {
-    const dw_tensor shapes[] = {{"layer.weight", DW_BF16, 2, dims_a, 42000, NULL, 0},
-                                {"bias", DW_F32, 1, dims_b, 4000, NULL, 0},
-                                {"count", DW_U8, 3, dims_c, 105, NULL, 0}};
+    const dw_tensor shapes[] = {
+        {"layer.weight", DW_BF16, 2, dims_a, 42000, NULL, 0, NULL},
+        {"bias", DW_F32, 1, dims_b, 4000, NULL, 0, NULL},
+        {"count", DW_U8, 3, dims_c, 105, NULL, 0, NULL}};
     m->n_bytes = 0;
     for (size_t i = 0; i < 3; i++) {
         m->tensors[i] = shapes[i];

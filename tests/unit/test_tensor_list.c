@@ -152,7 +152,7 @@ static void test_check(void **state)
     (void)state;
     static const uint64_t shape[] = {3, 2};
     uint16_t data[6];
-    const dw_tensor good = {"a", DW_BF16, 2, shape, sizeof data, data, 0};
+    const dw_tensor good = {"a", DW_BF16, 2, shape, sizeof data, data, 0, NULL};
     dw_tensor t = good;
     dw_error err;
     assert_int_equal(dw_tensors_check(&t, 1, &err), DW_OK);
@@ -168,7 +168,7 @@ static void test_check(void **state)
     t.name = NULL;
     assert_int_equal(dw_tensors_check(&t, 1, &err), DW_INVALID);
     assert_string_equal(err.text, "tensor 0 has no name");
-    t = (dw_tensor){"scalar", DW_F32, 0, NULL, 4, data, 0}; /* a scalar */
+    t = (dw_tensor){"scalar", DW_F32, 0, NULL, 4, data, 0, NULL}; /* a scalar */
     assert_int_equal(dw_tensors_check(&t, 1, &err), DW_OK);
 }
 

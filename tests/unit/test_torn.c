@@ -41,7 +41,7 @@ static _Noreturn void write_for_ever(const dw_tensor *t, pid_t parent)
 
 static live_weights live_start(dw_dtype dtype, const uint64_t *n_elems)
 {
-    live_weights l = {.tensor = {"w", dtype, 1, n_elems, 0, NULL, 0}};
+    live_weights l = {.tensor = {"w", dtype, 1, n_elems, 0, NULL, 0, NULL}};
     assert_true(dw_shape_size(dtype, 1, n_elems, NULL, &l.tensor.n_bytes));
     l.tensor.data = mmap(NULL, l.tensor.n_bytes, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -99,7 +99,7 @@ static void check_deltas(dw_dtype dtype, dw_dtype base_dtype)
 {
     static const uint64_t n_elems[] = {120007};
     live_weights live = live_start(dtype, n_elems);
-    dw_tensor base = {"w", base_dtype, 1, n_elems, 0, NULL, 0};
+    dw_tensor base = {"w", base_dtype, 1, n_elems, 0, NULL, 0, NULL};
     assert_true(dw_shape_size(base_dtype, 1, n_elems, NULL, &base.n_bytes));
     base.data = calloc(1, base.n_bytes);
     dw_diff_options options;

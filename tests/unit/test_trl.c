@@ -41,8 +41,8 @@ static void add_part(trl_file *f, const char *name, dw_dtype dtype, const void *
 {
     size_t i = f->n_parts++;
     f->dims[i] = n;
-    f->parts[i] =
-        (dw_tensor){name, dtype, 1, NULL, n * dw_dtype_bits(dtype) / 8, (void *)data, 0};
+    f->parts[i] = (dw_tensor){
+        name, dtype, 1, NULL, n * dw_dtype_bits(dtype) / 8, (void *)data, 0, NULL};
 }
 
 static byte_buffer write_file(trl_file *f)
@@ -65,7 +65,7 @@ static byte_buffer write_file(trl_file *f)
 /* A model of one tensor 'w' of ten U16. */
 static uint16_t weights[10];
 static const uint64_t ten[] = {10};
-static const dw_tensor target = {"w", DW_U16, 1, ten, 20, weights, 0};
+static const dw_tensor target = {"w", DW_U16, 1, ten, 20, weights, 0, NULL};
 
 static void reset_weights(void)
 {
@@ -396,7 +396,7 @@ static void test_sealed(void **state)
     (void)state;
     uint16_t new_[10] = {9, 8};
     reset_weights();
-    const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0};
+    const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0, NULL};
     dw_diff_options o = {
         .struct_bytes = sizeof o, .codec = DW_CODEC_RAW, .trl_layout = 3};
     dw_delta *delta;
@@ -426,7 +426,7 @@ static void test_written_bytes(void **state)
     memcpy(new_, weights, sizeof new_);
     new_[2] = 0x1234;
     new_[9] = 0x5678;
-    const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0};
+    const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0, NULL};
     static const struct {
         dw_codec codec;
         unsigned layout;
@@ -491,8 +491,8 @@ static void test_gap_width(void **state)
     (void)state;
     static uint8_t old[70000], new_[70000];
     static const uint64_t dims[] = {70000};
-    const dw_tensor base = {"w", DW_U8, 1, dims, 70000, old, 0};
-    const dw_tensor next = {"w", DW_U8, 1, dims, 70000, new_, 0};
+    const dw_tensor base = {"w", DW_U8, 1, dims, 70000, old, 0, NULL};
+    const dw_tensor next = {"w", DW_U8, 1, dims, 70000, new_, 0, NULL};
     for (uint32_t gap = 65534; gap <= 65537; gap++) {
         memset(new_, 0, sizeof new_);
         new_[3] = 1;
@@ -521,9 +521,9 @@ static void test_no_place(void **state)
         dw_tensor base;
         const char *text;
     } cases[] = {
-        {{"w", DW_C64, 1, one, 8, old, 0},
+        {{"w", DW_C64, 1, one, 8, old, 0, NULL},
          "tensor 'w': C64 has no place in TRL's layout: use codec class"},
-        {{"w", DW_F4, 1, sixteen, 8, old, 0},
+        {{"w", DW_F4, 1, sixteen, 8, old, 0, NULL},
          "tensor 'w': F4 has no place in TRL's layout: use codec class"},
     };
     for (size_t c = 0; c < 2; c++) {

@@ -32,7 +32,7 @@ class Adamw(ctypes.Structure):
 class Tensor(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("dtype", ctypes.c_int), ("n_dims", c_uint32),
                 ("dims", POINTER(c_uint64)), ("n_bytes", c_uint64), ("data", c_void_p),
-                ("first_byte", c_uint64)]
+                ("first_byte", c_uint64), ("device", c_void_p)]
 
 
 class Failed(Exception):

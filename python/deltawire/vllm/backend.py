@@ -1,7 +1,6 @@
 """The back end, which vLLM calls in each worker."""
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from vllm.logger import init_logger
 
 from .. import _core
 from . import plain
+from .ahead import Ahead
 from .stream import StreamSource
 from .weights import Table, Weights, table_of
 
@@ -84,6 +84,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._state: str | None = None  # its digest
         self._touched = False  # by an update, which may have failed
         self._n_patches = 0
+        self._complaint = ""
+        self._ahead = Ahead(self._prepare, logger)  # for an agent's patches
         self._learn_at_start()
 
     # ---- vLLM's calls -----------------------------------------------------------------
@@ -108,6 +110,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             store=init_info.store,
             interval=init_info.interval,
             log=logger,
+            on_staged=None if self._is_cpu else self._prepare,
         )
 
     def start_weight_update(self) -> None:
@@ -117,13 +120,16 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         pass
 
     def shutdown(self) -> None:
+        self._ahead.stop()
         source, self._source = self._source, None
         if source is not None:
             source.close()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        with self._source.lock if self._source else contextlib.nullcontext():
+        with self._source.lock if self._source else self._ahead.lock:
             self._receive(update_info)
+        if self._source is None and not self._is_cpu:
+            self._ahead.watch(update_info.dir)
 
     def _receive(self, update_info: UpdateInfo) -> None:
         if update_info.kind == "patch":
@@ -170,7 +176,9 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             logger.warning("deltawire: the weights' places are learnt at the first update, "
                            "for %s cannot be read: %s", path, error)
             return
-        with checkpoint:
+        if not self._is_cpu:
+            self._ahead.watch(path)  # an agent stages its patches beside the weights
+        with checkpoint, self._ahead.lock:
             self._learn(table_of(checkpoint))
             # if weights differ, they are not a version of the directory and take no patch
             self._touched = self._weights.confirm(checkpoint)
@@ -178,9 +186,24 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _learn(self, table: Table) -> None:
         start = time.monotonic()
         self._weights = Weights(self.model, self.model_config, table, logger)
-        held = sum(n > 0 for n in self._weights.layout.held.values())
+        held = sum(n > 0 for n in self._weights.held.values())
         logger.info("deltawire: learnt where %d of %d tensors lie, in %d pieces: %.2f s",
                     held, len(table), self._weights.layout.pieces, time.monotonic() - start)
+
+    def _prepare(self, patch: str) -> None:
+        """Computes the stores of a patch while the engine serves. If that fails, it is done during
+        the update, whose error is the one that counts."""
+        if self._weights is None:
+            return
+        try:
+            start = time.monotonic()
+            self._weights.prepare(patch)
+            logger.debug("deltawire: %s was prepared: %.1f ms", patch,
+                         1e3 * (time.monotonic() - start))
+        except (_core.Error, OSError, MemoryError) as error:
+            if str(error) != self._complaint:
+                logger.warning("deltawire: %s is not prepared before the pause: %s", patch, error)
+            self._complaint = str(error)
 
     # ---- the ways to a version --------------------------------------------------------
 
@@ -236,17 +259,21 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         return report
 
     def _finish_patches(self, directory: str, forgotten: Iterable[str]) -> None:
-        """Loads tensors again that could not be stored in place. Now and then compares all
-        weights."""
+        """Loads tensors again that could not be stored in place, and quantises those again whose
+        scale changed. Now and then compares all weights."""
         self._n_patches += 1
         is_sweep = self._n_patches % self.sweep_every == 0
-        if not forgotten and not is_sweep:
+        if not forgotten and not is_sweep and not self._weights.is_pending:
             return
         with _core.Checkpoint(directory) as checkpoint:
+            n = self._weights.redo(checkpoint)
+            if n > 0:
+                logger.info("deltawire: %d rows, blocks or tensors were quantised again", n)
             if forgotten:
                 logger.warning("deltawire: loaded anew: %s", ", ".join(sorted(forgotten)))
                 self._weights.load(checkpoint, forgotten)
-            self._compare(checkpoint)
+            if forgotten or is_sweep:
+                self._compare(checkpoint)
 
     def _load_whole(self, directory: str) -> str:
         """Loads the checkpoint and returns its digest."""

@@ -9,6 +9,8 @@ from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
+from . import online
+
 BLOCK = 32
 """Rows of a weight that vLLM's CPU kernels pack together."""
 
@@ -56,14 +58,17 @@ def _can_pack(n: int, k: int) -> bool:
 
 
 class Layer:
-    """A layer whose weights have the checkpoint's order in memory, perhaps transposed."""
+    """A layer, or one of the two weights of a layer of experts, with the checkpoint's order in
+    memory, perhaps transposed."""
 
-    def __init__(self, name: str, module: torch.nn.Module, kernel: Any) -> None:
-        self.name, self.module, self.kernel = name, module, kernel
+    def __init__(self, name: str, module: torch.nn.Module, kernel: Any,
+                 part: str = "weight") -> None:
+        self.name, self.module, self.kernel, self.part = name, module, kernel, part
+        self.target = f"{name}.{part}"
 
     def weight(self) -> torch.Tensor:
         """What patches are stored in."""
-        return self.module.weight
+        return getattr(self.module, self.part)
 
     def pack(self, loaded: torch.Tensor) -> torch.Tensor:
         """What the kernel makes of a weight. Bytes that are no weights are 0xFF."""
@@ -142,8 +147,9 @@ class Repacked(Layer):
     """oneDNN packs the weights where they cannot be reached. They are kept beside it, and packed
     again when they change."""
 
-    def __init__(self, name: str, module: torch.nn.Module, kernel: Any) -> None:
-        super().__init__(name, module, kernel)
+    def __init__(self, name: str, module: torch.nn.Module, kernel: Any,
+                 part: str = "weight") -> None:
+        super().__init__(name, module, kernel, part)
         self.dtype = torch.get_default_dtype()
 
     def weight(self) -> torch.Tensor:
@@ -161,6 +167,15 @@ class Repacked(Layer):
 # ---- the layers of a model -------------------------------------------------------------
 
 
+EXPERTS = ("w13_weight", "w2_weight")
+PLAIN = {"ChannelWiseTorchFP8ScaledMMLinearKernel"}
+"""Kernels that keep the checkpoint's order on CPUs too."""
+
+
+def _is_on_device(weight: torch.Tensor) -> bool:
+    return not weight.is_cpu
+
+
 def _is_quantised(module: torch.nn.Module) -> bool:
     method = getattr(module, "quant_method", None)
     name = type(method).__name__
@@ -169,7 +184,8 @@ def _is_quantised(module: torch.nn.Module) -> bool:
 
 def _kernel_of(module: torch.nn.Module) -> Any:
     scheme = getattr(module, "scheme", None)
-    kernel = getattr(scheme, "kernel", None) or getattr(module.quant_method, "fp8_linear", None)
+    kernel = (getattr(scheme, "kernel", None) or getattr(scheme, "fp8_linear", None)
+              or getattr(module.quant_method, "fp8_linear", None))
     return kernel or scheme or module.quant_method
 
 
@@ -184,9 +200,15 @@ def _kind_of(module: torch.nn.Module, kernel: Any) -> type[Layer] | None:
             return Repacked
         is_packed = weight is not None and kernel.linear_method == kernel._apply_weights_sgl
         return PackedInt8 if is_packed else None
+    if type(module.quant_method).__name__ in online.METHODS:  # in a form that is not known
+        return Layer if weight is not None and _is_on_device(weight) else None
     if name == "CPUFp8BlockScaledMMKernel":
         return PackedFp8 if weight is not None else None
-    is_plain = weight is not None and not weight.is_cpu
+    if weight is None:
+        weight = getattr(module, EXPERTS[0], None)
+        if getattr(getattr(kernel, "fp8_backend", None), "name", None) == "CPU":
+            return PackedFp8
+    is_plain = weight is not None and (_is_on_device(weight) or name in PLAIN)
     return Layer if is_plain else None  # whether it is, the comparison with the checkpoint shows
 
 
@@ -194,14 +216,15 @@ def layers_of(model: torch.nn.Module, dtype: torch.dtype) -> tuple[list[Layer], 
     """The quantised layers, and those whose layout is not known, with their kernels."""
     layers, unknown = [], {}
     for name, module in model.named_modules():
-        if not _is_quantised(module):
+        if not _is_quantised(module) or online.weights_of(name, module):
             continue
         kernel = _kernel_of(module)
         kind = _kind_of(module, kernel)
         if kind is None:
             unknown[name] = type(kernel).__name__
             continue
-        layers.append(kind(name, module, kernel))
+        parts = EXPERTS if hasattr(module, EXPERTS[0]) else ("weight",)
+        layers += [kind(name, module, kernel, part) for part in parts]
         if kind is Repacked:
             layers[-1].dtype = dtype
     return layers, unknown
@@ -217,25 +240,31 @@ def check(model: torch.nn.Module) -> None:
             "that is not quantised, or use vLLM without the back end deltawire")
 
 
+Staged = Layer | online.OnlineWeight
+
+
 @contextlib.contextmanager
-def staged(layers: Iterable[Layer]) -> Iterator[dict[str, torch.nn.Parameter]]:
+def staged(layers: Iterable[Staged]) -> Iterator[dict[str, torch.nn.Parameter]]:
     """Gives LAYERS, for a load, the parameters that vLLM loads into, and yields them by name.
     Their contents are arbitrary."""
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+    from vllm.model_executor.model_loader.reload import layerwise
     from vllm.model_executor.model_loader.reload.meta import materialize_meta_tensor
     from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs
 
     stages: dict[str, torch.nn.Parameter] = {}
     before: list[tuple[torch.nn.Module, dict[str, Any]]] = []
     try:
-        for layer in layers:
-            info = get_layerwise_info(layer.module)
-            before.append((layer.module, dict(layer.module._parameters)))
+        modules = {layer.target.rpartition(".")[0]: layer.module for layer in layers}
+        for path, module in modules.items():
+            info = layerwise.get_layerwise_info(module)
+            before.append((module, dict(module._parameters)))
             for name, meta in info.restore_metadata[0].items():
                 with torch.device("cpu"):
-                    stage = restore_layer_refs(materialize_meta_tensor(meta), layer.module)
-                layer.module.register_parameter(name, stage)
-                stages[f"{layer.name}.{name}"] = stage
+                    stage = restore_layer_refs(materialize_meta_tensor(meta), module)
+                if hasattr(stage, "weight_loader"):  # not that which quantises at the end
+                    stage.weight_loader = layerwise._get_original_loader(stage)
+                module.register_parameter(name, stage)
+                stages[f"{path}.{name}"] = stage
         yield stages
     finally:
         for module, parameters in before:

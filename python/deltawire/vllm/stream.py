@@ -27,11 +27,15 @@ class StreamSource:
         store: Mapping[str, Any] | None = None,
         interval: float = 1.0,
         log: Any = None,
+        on_staged: Callable[[str], None] | None = None,
     ) -> None:
+        """ON_STAGED takes the patch file of the next step while the engine serves; the lock is
+        held."""
         self._scratch = dir is None
         self.dir = dir or tempfile.mkdtemp(prefix="deltawire-vllm-")
         self._interval = interval
         self._log = log
+        self._on_staged = on_staged
         self._reports = id is not None
         self.lock = threading.RLock()
         """Locks the follower over several calls. Its holder may read the directory."""
@@ -90,6 +94,8 @@ class StreamSource:
                 # the route may have several steps: what is staged is the first of them
                 self._goal = newest
                 self._finish()  # if an empty directory was filled
+        if self._on_staged is not None and self.served is not None and follower.staged_path:
+            self._on_staged(follower.staged_path)
         staged, version = follower.staged, follower.version
         if staged is None and version != self.served:
             staged = version  # in the directory, and not in the engine

@@ -3,12 +3,15 @@ element of the checkpoint is learnt once, by loading tensors that spell their ow
 the model's own load_weights()."""
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 import torch
 
 from .. import _core
-from . import quantised
+from . import online, quantised
+from .shadows import Shadows, as_bytes, in_memory_order
 
 Table = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -22,7 +25,7 @@ DTYPES = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-GROUP_BYTES = 512 << 20
+GROUP_BYTES = 256 << 20
 """Bytes of tensors that are loaded at a time while a layout is learnt."""
 
 
@@ -30,23 +33,29 @@ def table_of(tensors: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]
     return {name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 
-def in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The same memory as a flat tensor, or None if it has holes."""
-    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    turned = tensor.detach().permute(order)
-    return turned.reshape(-1) if turned.is_contiguous() else None
-
-
-def as_bytes(flat: torch.Tensor) -> torch.Tensor:
-    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
-
-
 def as_words(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(_WORDS[flat.element_size()])
 
 
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(as_bytes(a.detach().reshape(-1)), as_bytes(b.reshape(-1)))
+    return torch.equal(as_bytes(a.reshape(-1)), as_bytes(b.reshape(-1)))
+
+
+def _is_reached(device: torch.device) -> bool:
+    """Whether the library stores in memory of DEVICE by itself."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return device.type == "cpu"
+    return _core.device_fault(f"cuda:{device.index}") is None
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """That of a file, which stays when it is renamed."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _tensors(tensors: Mapping[str, Any],
@@ -67,19 +76,32 @@ class Weights:
         self._log, self._threads = log, threads
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._others: dict[str, torch.Tensor] = dict(model.named_buffers())
+        self._online = {weight.target: weight for name, module in model.named_modules()
+                        for weight in online.weights_of(name, module)}
         for name, parameter in model.named_parameters():
+            if name in self._online:
+                continue
             if parameter.dtype in _NAMES and in_memory_order(parameter) is not None:
                 self._parameters[name] = parameter
             else:
                 self._others[name] = parameter
         self._layers, _ = quantised.layers_of(model, model_config.dtype)
         for layer in self._layers:
-            self._parameters[f"{layer.name}.weight"] = layer.weight()
+            self._parameters[layer.target] = layer.weight()
         self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
-        self._on_cpu = all(flat.is_cpu for flat in self._targets.values())
+        devices = {flat.device for flat in self._targets.values()}
+        self._on_cpu = all(device.type == "cpu" for device in devices)
+        self._devices = [device for device in devices if device.type == "cuda"]
+        self._is_direct = all(_is_reached(device) for device in devices)
+        self._ready: tuple[int, ...] | None = None  # the patch that is prepared
         self.layout = _core.Layout(
             self.table, {name: (_NAMES[flat.dtype], (flat.numel(),))
                          for name, flat in self._targets.items()})
+        # the positions in weights before they are quantised; no memory has these
+        self._sources = _core.Layout(
+            self.table, {name: (_NAMES[weight.dtype], weight.shape)
+                         for name, weight in self._online.items()})
+        self._redone: dict[str, torch.nn.Module] = {}  # tensors that need vLLM's own reload
         self.reasons: dict[str, str] = {}
         """The reasons why tensors are loaded again when they change."""
         self.confirmed = False
@@ -89,19 +111,22 @@ class Weights:
         self._is_bound = False
         self._learn()
         self.layout.end()
+        self._sources.end()
         for layer in self._layers:
             sums = layer.sums()
             if sums is not None:
-                self.layout.add_sums(f"{layer.name}.weight", **sums)
-        self._is_redone = any(isinstance(layer, quantised.Repacked) for layer in self._layers)
-        for name in self.layout.forgotten:
+                self.layout.add_sums(layer.target, **sums)
+        self._is_redone = any(isinstance(layer, quantised.Repacked) or (
+            not self._on_cpu and type(layer).finish is not quantised.Layer.finish)
+            for layer in self._layers)
+        for name in {*self.layout.forgotten, *self._sources.forgotten}:
             self.reasons.setdefault(name, "it lies in too many places")
         self._forget_unplaced()
 
     def _forget_unplaced(self) -> None:
         """If a target was loaded from unknown tensors, every tensor without a known position may
         be in it. For tensors of other ranks this is wasted work, but correct."""
-        for name, n in self.layout.held.items():
+        for name, n in self.held.items():
             if n == 0 and self._unplaced:
                 self._forget(name, self._unplaced)
         for name, why in self.reasons.items():
@@ -109,40 +134,55 @@ class Weights:
                 self._log.warning("deltawire: %s is loaded anew when it changes: %s", name, why)
                 self._said.add(name)
 
+    @property
+    def held(self) -> dict[str, int]:
+        """How many positions hold elements of each tensor."""
+        sources = self._sources.held
+        return {name: n + sources[name] for name, n in self.layout.held.items()}
+
     # ---- learning ---------------------------------------------------------------------
 
     @torch.no_grad()
     def _learn(self) -> None:
         self._packers = dict(_packers(self._model))
-        packers = self._packers | {f"{layer.name}.weight": layer.pack for layer in self._layers}
-        with quantised.staged(self._layers) as stages:
+        packers = self._packers | {layer.target: layer.pack for layer in self._layers}
+        layers = [*self._layers, *self._online.values()]
+        with quantised.staged(layers) if layers else contextlib.nullcontext({}) as stages:
             self._learn_staged(stages, packers)
 
     def _learn_staged(self, stages: Mapping[str, torch.Tensor],
                       packers: Mapping[str, Callable]) -> None:
         """STAGES are loaded instead of the targets of the same names, which are not touched."""
-        self._loads = {name: in_memory_order(stages.get(name, p))
-                       for name, p in self._parameters.items()}
-        saved = {name: flat.to("cpu", copy=True) for name, flat in self._targets.items()
-                 if name not in stages}
-        others = {name: t.detach().clone() for name, t in self._others.items()}
+        others = {name: _on_host(t) for name, t in self._others.items()}
+        before = self._digests()
+        self._loads = {name: stages.get(name, p) for name, p in self._parameters.items()}
+        self._loads |= {name: stages[name] for name in self._online}
+        self._shadows = Shadows(self._loads, stages)
         stray = None
         try:
-            for flat in self._loads.values():
-                as_bytes(flat).fill_(0xFF)
-            for group in self._groups():
-                self._learn_group(group, stages, packers)
+            with self._shadows:
+                for group in self._groups():
+                    self._learn_group(group, stages, packers)
         finally:
-            del self._loads
-            for name, flat in saved.items():
-                self._targets[name].copy_(flat)
+            del self._shadows, self._loads
             for name, tensor in self._others.items():
-                if not _same_bits(tensor, others[name]):
+                if not _same_bits(_on_host(tensor), others[name]):
                     tensor.copy_(others[name])
                     stray = name
+        for name, digest in self._digests().items():
+            if digest != before[name]:
+                raise RuntimeError(f"load_weights() stores in {name} past its parameter, so that "
+                                   "its layout cannot be learnt: use vLLM without the back end "
+                                   "deltawire")
         self._forget_derived()
         if stray:
             self._unplaced = f"it may be in {stray}, whose places cannot be told"
+
+    def _digests(self) -> dict[str, str]:
+        if not self._is_direct:
+            return {}
+        self._wait()
+        return _core.digest({name: as_bytes(flat) for name, flat in self._targets.items()}).tensors
 
     def _groups(self) -> Iterator[list[str]]:
         """Layer by layer, so that the parts of a fused tensor are in one group."""
@@ -182,14 +222,15 @@ class Weights:
         try:
             for number in range(self.layout.passes()):
                 loaded = self._model.load_weights(self._spelled(known, number))
-                names = set(self._targets) if loaded is None else self._resolve(loaded)
-                for name in set(loaded or ()) & set(stages) - set(self._targets):
+                names = set(self._loads) if loaded is None else self._resolve(loaded)
+                for name in set(loaded or ()) & set(stages) - set(self._loads):
                     self._unplaced = f"vLLM does not keep {name}"
                 for name in names | set(touched):
-                    codes = stages.get(name, self._parameters[name]).detach()
+                    codes = (stages[name] if name in stages
+                             else self._parameters[name]).detach()
                     if name in packers:
                         codes = packers[name](codes)
-                    target = self._targets[name]
+                    target = self._targets.get(name, self._loads[name])
                     if codes.numel() != target.numel() or codes.dtype != target.dtype:
                         self._unplaced = f"vLLM keeps {name} in another form than it loads"
                         continue
@@ -198,26 +239,26 @@ class Weights:
         except Exception as error:
             for name in known:
                 self._forget(name, f"load_weights() fails with it: {error}")
-            names = set(self._targets)  # any of them
+            names = set(self._loads)  # any of them
             touched = {}
         for name, passes in touched.items():
             try:
-                self.layout.learn(name, passes)
+                (self._sources if name in self._online else self.layout).learn(name, passes)
             except _core.Unsupported as error:
                 self._unplaced = f"it may be in {name}: {error.text}"
-        for name in names:
-            as_bytes(self._loads[name]).fill_(0xFF)
+        self._shadows.clear(names)
 
     def _resolve(self, loaded: Iterable[str]) -> set[str]:
         """The targets that load_weights() reports as loaded."""
         names = set(loaded)
-        found = names & set(self._targets)
-        return found if found == names else set(self._targets)
+        found = names & set(self._loads)
+        return found if found == names else set(self._loads)
 
     def _forget(self, name: str, why: str) -> None:
         if name not in self.reasons:
             self.reasons[name] = why
             self.layout.forget(name)
+            self._sources.forget(name)
 
     def _forget_derived(self) -> None:
         """Attention with latent keys and values computes with copies that are made after a weight
@@ -237,20 +278,27 @@ class Weights:
         if addresses != self._addresses:
             self._addresses, self._is_bound = addresses, False
             self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
-        if self._on_cpu and not self._is_bound:
+        if self._is_direct and not self._is_bound:
+            self._ready = None
             self.layout.bind({name: as_bytes(flat) for name, flat in self._targets.items()})
             self._is_bound = True
 
     def _unbind(self) -> None:
-        """Memory of the CPU stays bound until it moves."""
-        if not self._on_cpu:
+        """Memory that the library reaches stays bound until it moves."""
+        if not self._is_direct:
             self.layout.bind({})
             self._is_bound = False
 
+    def _wait(self) -> None:
+        """The library does not wait for PyTorch's streams."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+
     def compare(self, tensors: Mapping[str, Any]) -> dict[str, int]:
         """For each tensor, how many elements differ from what the model computes with."""
-        if self._on_cpu:
+        if self._is_direct:
             self.bind()
+            self._wait()
         else:
             self.layout.bind({name: as_bytes(in_memory_order(p).cpu())
                               for name, p in self._parameters.items()})
@@ -261,13 +309,38 @@ class Weights:
         for layer in self._layers:
             n = layer.n_wrong()
             if n > 0:
-                wrong[f"{layer.name}.weight"] = n
+                wrong[layer.target] = n
+        for weight in self._online.values():
+            names = self._sources.sources(weight.target)
+            n = weight.compare(self._loaded(weight, tensors)) if names else 0
+            if n > 0:
+                wrong[names[0]] = n
         return wrong
+
+    def _loaded(self, weight: online.OnlineWeight, tensors: Mapping[str, Any]) -> torch.Tensor:
+        """A weight as vLLM loads it, before it is quantised."""
+        flat = torch.zeros(weight.shape, dtype=weight.dtype).view(-1)  # there may be padding
+        self._sources.bind({weight.target: as_bytes(flat)})
+        try:
+            self._sources.write_target(
+                weight.target, {name: tensors[name]
+                                for name in self._sources.sources(weight.target)},
+                threads=self._threads)
+        finally:
+            self._sources.bind({})
+        return flat
 
     def confirm(self, tensors: Mapping[str, Any]) -> bool:
         """TENSORS is the checkpoint that vLLM has loaded. Forgets tensors that are not at their
         learnt positions. Returns whether there were any."""
         wrong = self.compare(tensors)
+        for weight in list(self._online.values()):
+            names = self._sources.sources(weight.target)
+            if not names or names[0] in wrong:  # the arithmetic is not known
+                del self._online[weight.target]
+                for name in names:
+                    self._redone[name] = weight.module
+                    self._forget(name, "vLLM quantises it in another way")
         for name, n in wrong.items():
             if name not in self.table:
                 raise RuntimeError(f"{n} sums beside {name} are not those of its rows: this vLLM "
@@ -280,20 +353,26 @@ class Weights:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-        """Loads whole tensors: all, or those in NAMES. On CPUs through the layout, because vLLM
-        would not pack them again; elsewhere as vLLM does, in whole layers."""
-        if not self._on_cpu:
-            self._reload(tensors)
-            return
-        if names is None:
+        """Loads whole tensors: all, or those in NAMES. Through the layout, because vLLM would not
+        pack them again on CPUs, and so that no address changes. What it has no place for is loaded
+        by vLLM: on devices as its own back ends do it, in whole layers."""
+        if names is None and self._is_direct:
             names = self.reasons
             self.bind()
+            self._wait()
             try:
                 self.layout.write(tensors, threads=self._threads)
             finally:
                 self._unbind()
             for layer in self._layers:
                 layer.finish(None)
+            for weight in self._online.values():
+                weight.redo(self._loaded(weight, tensors), every=True)
+        if not self._on_cpu:
+            if names is None or self._redo_layers(tensors, names):
+                self._reload(tensors)
+            return
+        names = self._redo_layers(tensors, names)
         is_derived = not self._derived.isdisjoint(names)
         if self._packers and (is_derived or any("experts" in name for name in names)):
             raise RuntimeError("experts that this machine's kernels have packed cannot be "
@@ -301,15 +380,32 @@ class Weights:
         if is_derived:
             self._reload(tensors)
             return
-        if self._layers and names:
+        if (self._layers or self._online) and names:
             self._load_staged(tensors, names)
         elif names:
             self._model.load_weights(_tensors(tensors, names))
 
+    def _redo_layers(self, tensors: Mapping[str, Any], names: Iterable[str]) -> set[str]:
+        """Has vLLM quantise layers again whose arithmetic is not known; returns the other
+        names."""
+        from vllm.model_executor.model_loader.reload import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
+
+        for module in {self._redone[name] for name in names if name in self._redone}:
+            initialize_layerwise_reload(module)
+            try:
+                self._model.load_weights(_tensors(
+                    tensors, [name for name, m in self._redone.items() if m is module]))
+            finally:
+                finalize_layerwise_reload(module, self._model_config)
+        return set(names) - set(self._redone)
+
     def _load_staged(self, tensors: Mapping[str, Any], names: Iterable[str]) -> None:
         """Of quantised layers only scales: they have the same form in all kernels."""
-        with quantised.staged(self._layers) as stages:
-            packed = {f"{layer.name}.weight" for layer in self._layers}
+        with quantised.staged([*self._layers, *self._online.values()]) as stages:
+            packed = {layer.target for layer in self._layers} | set(self._online)
             scales = {name: (stage, self._parameters[name]) for name, stage in stages.items()
                       if name not in packed and name in self._parameters}
             for stage, scale in scales.values():
@@ -334,13 +430,33 @@ class Weights:
         finally:
             finalize_layerwise_reload(self._model, self._model_config)
 
+    def prepare(self, patch: str) -> None:
+        """Does what an apply() of PATCH can do before the engine pauses: computes the positions of
+        the stores and copies them to the devices. The weights do not change."""
+        if self._on_cpu or not self._is_direct:
+            return
+        found = _identity(patch)
+        if found == self._ready:
+            return
+        self.bind()
+        self._ready = None
+        self.layout.prepare(patch, threads=self._threads)
+        if _identity(patch) == found:
+            self._ready = found
+
     @torch.no_grad()
     def apply(self, patch: str, base: str | None) -> _core.LayoutReport:
-        """Applies a patch file and reads it back."""
+        """Applies a patch file and reads it back. Call redo() afterwards if is_pending."""
+        quantised_stores = self._stores_to_quantise(patch)
+        for weight, (places, old, _) in quantised_stores:
+            weight.check(places, old, patch)
         self.bind()
+        is_ready, self._ready = self._ready == _identity(patch), None
         try:
-            if self._on_cpu:
-                report = self.layout.apply(patch, base=base, threads=self._threads)
+            if self._is_direct:
+                self._wait()
+                report = (self.layout.store(base=base, threads=self._threads) if is_ready
+                          else self.layout.apply(patch, base=base, threads=self._threads))
                 stores = self.layout.stores(patch)[1] if self._is_redone else {}
             else:
                 report, stores = self.layout.stores(patch, base=base)
@@ -349,7 +465,42 @@ class Weights:
             self._unbind()
         for layer in self._layers:
             self._finish(layer, stores)
-        return report
+        n_stored = sum(weight.store(*values) for weight, values in quantised_stores)
+        return report._replace(n_stored=report.n_stored + n_stored)
+
+    def _stores_to_quantise(
+        self, patch: str
+    ) -> list[tuple[online.OnlineWeight, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+        if not self._online:
+            return []
+        _, stores = self._sources.stores(patch)
+        work = []
+        for name, (places, old, new) in stores.items():
+            if name not in self._online:
+                continue
+            weight = self._online[name]
+            device = weight.elements().device
+            work.append((weight, (
+                torch.frombuffer(places, dtype=torch.int64).to(device),
+                torch.frombuffer(old, dtype=weight.dtype).to(device),
+                torch.frombuffer(new, dtype=weight.dtype).to(device))))
+        return work
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether weights must be quantised again, because a scale may have changed."""
+        return any(bool(weight.pending.any()) for weight in self._online.values())
+
+    @torch.no_grad()
+    def redo(self, tensors: Mapping[str, Any]) -> int:
+        """Quantises units again whose scale may have changed. Returns how many."""
+        n = 0
+        for weight in self._online.values():
+            n_pending = int(weight.pending.sum())
+            if n_pending > 0:
+                weight.redo(self._loaded(weight, tensors))
+            n += n_pending
+        return n
 
     def _finish(self, layer: quantised.Layer,
                 stores: Mapping[str, tuple[bytearray, bytearray, bytearray]]) -> None:
@@ -357,7 +508,7 @@ class Weights:
         if self._on_cpu and not isinstance(layer, quantised.Repacked):
             layer.copy_bias()  # its sums are moved
             return
-        name = f"{layer.name}.weight"
+        name = layer.target
         if not any(stores.get(f"{layer.name}.{part}", ((),))[0]
                    for part in ("weight", "weight_scale", "bias")):
             return

@@ -1,0 +1,260 @@
+/* labels: single */
+/* Publishing weights on devices, over a fake driver. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cuda/fake.h"
+#include "cuda/publish_suite.h"
+
+static void assert_status(dw_status status, const dw_error *err)
+{
+    if (status != DW_OK)
+        fail_msg("%s: %s", err->where, err->text);
+}
+
+static void stores_open(suite *s)
+{
+    static unsigned n_stores;
+    dw_error err = {0};
+    for (unsigned i = 0; i < 2; i++) {
+        char url[128];
+        snprintf(url, sizeof url, "mem:%s-%u", s->name, n_stores++);
+        assert_status(dw_store_open(&s->stores[i], url, NULL, &err), &err);
+    }
+    s->used = s->stores[0];
+}
+
+static void stores_close(suite *s)
+{
+    dw_store_close(s->stores[0]);
+    dw_store_close(s->stores[1]);
+}
+
+/* Three versions and version 0, at several densities, with folds, anchors and sweeps. */
+static void test_versions(void **state)
+{
+    (void)state;
+    static const unsigned densities[] = {0, 11, 1, 300, 1000};
+    for (size_t k = 0; k < sizeof densities / sizeof densities[0]; k++) {
+        const uint32_t n_devices = 1 + k % 2;
+        suite s;
+        dw_error err = {0};
+        dw_publish_report report, expected;
+        suite_make(&s, n_devices, &fake_image, 20011, "versions");
+        stores_open(&s);
+        fake.seed(k);
+        assert_status(suite_open(&s, &err), &err);
+        assert_status(suite_commit_truth(&s, &expected, &err), &err);
+        assert_true(suite_same_objects(&s, 0));
+        for (uint64_t v = 1; v <= 3; v++) {
+            suite_change(&s, densities[k]);
+            assert_status(suite_commit(&s, &report, &err), &err);
+            assert_status(suite_commit_truth(&s, &expected, &err), &err);
+            assert_int_equal(report.version, v);
+            assert_true(report.n_changed == expected.n_changed);
+            assert_true(report.state == expected.state);
+            assert_true(suite_same_objects(&s, v));
+            assert_true(suite_follows(&s));
+        }
+        assert_status(dw_publisher_drain(s.publishers[0], &err), &err);
+        suite_close(&s);
+        assert_int_equal(fake.held(), 0);
+        suite_free(&s);
+        stores_close(&s);
+    }
+}
+
+/* A publisher that resumes a stream reads its baseline back to the device. */
+static void test_resume(void **state)
+{
+    (void)state;
+    suite s;
+    dw_error err = {0};
+    dw_publish_report report;
+    bool is_current = false;
+    suite_make(&s, 2, &fake_image, 5003, "resume");
+    stores_open(&s);
+    for (uint64_t v = 1; v <= 4; v++) {
+        assert_status(suite_open(&s, &err), &err);
+        assert_status(dw_publisher_is_current(s.publishers[0], &is_current, &err), &err);
+        assert_true(is_current);
+        suite_change(&s, 20);
+        assert_status(suite_commit(&s, &report, &err), &err);
+        assert_int_equal(report.version, v);
+        assert_true(suite_follows(&s));
+        suite_close(&s);
+    }
+    suite_free(&s);
+    stores_close(&s);
+}
+
+/* ---- faults ---- */
+
+typedef struct outage {
+    _Atomic bool is_on;
+} outage;
+
+static dw_fault_kind fail_puts(void *context, uint64_t n, const char *operation,
+                               const char *key)
+{
+    const outage *o = context;
+    (void)n;
+    (void)key;
+    return o->is_on && strcmp(operation, "put") == 0 ? DW_FAULT_FAIL : DW_FAULT_NONE;
+}
+
+/* The store fails for a version: the next one covers it. */
+static void test_store_fails(void **state)
+{
+    (void)state;
+    suite s;
+    dw_error err = {0};
+    dw_publish_report report;
+    outage o = {false};
+    suite_make(&s, 2, &fake_image, 5003, "outage");
+    stores_open(&s);
+    const dw_fault_plan plan = {fail_puts, &o, 0};
+    assert_status(dw_store_new_fault(&s.used, s.stores[0], &plan, &err), &err);
+    assert_status(suite_open(&s, &err), &err);
+    for (uint64_t v = 1; v <= 3; v++) {
+        suite_change(&s, 20);
+        o.is_on = true;
+        assert_int_not_equal(suite_commit(&s, &report, &err), DW_OK);
+        assert_status(suite_wait(&s, &err), &err); /* nothing is held */
+        o.is_on = false;
+        suite_change(&s, 20);
+        assert_status(suite_commit(&s, &report, &err), &err);
+        assert_int_equal(report.version, v);
+        assert_true(suite_follows(&s));
+    }
+    suite_close(&s);
+    dw_store_close(s.used);
+    suite_free(&s);
+    stores_close(&s);
+}
+
+/* One version while every call of the driver fails in turn, once (OUT OF MEMORY) or from
+ * there on (LOST). Returns false once there are no more calls. */
+static bool run_fault(int64_t at, bool lost)
+{
+    suite s;
+    dw_error err = {0};
+    dw_publish_report report;
+    uint64_t ticket;
+    bool captured = false;
+    suite_make(&s, 1, &fake_image, 90, "faults");
+    stores_open(&s);
+    fake.fail_at(-1, 0, 0);
+    assert_status(suite_open(&s, &err), &err);
+    suite_change(&s, 30);
+    fake.fail_at(at, lost ? 700 : CU_OUT_OF_MEMORY, lost);
+    for (unsigned i = 0; i < 2; i++) {
+        dw_status status = suite_publish(&s, &ticket, &err);
+        if (status == DW_OK) {
+            assert_int_equal(
+                dw_publisher_captured(s.publishers[0], ticket, UINT_MAX, &captured, &err),
+                DW_OK);
+            assert_true(captured);
+            status =
+                dw_publisher_wait(s.publishers[0], ticket, UINT_MAX, NULL, &report, &err);
+        }
+        if (status != DW_OK)
+            assert_non_null(*err.text ? err.text : NULL);
+        (void)suite_wait(&s, NULL); /* nothing is held */
+        suite_change(&s, 30);
+    }
+    dw_publisher_drained(s.publishers[0], UINT_MAX);
+    const bool more = fake.calls() > at;
+    fake.fail_at(-1, 0, 0);
+    if (lost) { /* another process goes on */
+        suite_close(&s);
+        assert_status(suite_open(&s, &err), &err);
+    }
+    assert_status(suite_commit(&s, &report, &err), &err);
+    assert_true(suite_follows(&s));
+    suite_close(&s);
+    assert_int_equal(fake.held(), 0);
+    suite_free(&s);
+    stores_close(&s);
+    return more;
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    for (int64_t at = 0; run_fault(at, false); at++)
+        ;
+}
+
+static void test_lost(void **state)
+{
+    (void)state;
+    for (int64_t at = 0; run_fault(at, true); at++)
+        ;
+}
+
+/* Opening fails at every call: nothing is left behind. */
+static void test_open_faults(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    int64_t n_calls = 1;
+    for (int64_t at = 0; at < n_calls; at += 5) {
+        suite s;
+        suite_make(&s, 2, &fake_image, 90, "open");
+        stores_open(&s);
+        fake.fail_at(at, CU_OUT_OF_MEMORY, 0);
+        (void)suite_open(&s, &err);
+        n_calls = fake.calls() > n_calls ? fake.calls() : n_calls;
+        fake.fail_at(-1, 0, 0);
+        suite_close(&s);
+        assert_int_equal(fake.held(), 0);
+        assert_status(suite_open(&s, &err), &err);
+        suite_close(&s);
+        suite_free(&s);
+        stores_close(&s);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    suite s;
+    dw_error err = {0};
+    dw_publisher *p;
+    suite_make(&s, 1, &fake_image, 100, "refusals");
+    stores_open(&s);
+    assert_status(suite_place_all(&s, &err), &err);
+    dw_publish_options options = suite_options(&s);
+    options.baseline_dir = "/nowhere";
+    assert_int_equal(dw_publisher_open(&p, s.used, s.live, SUITE_TENSORS, &options, &err),
+                     DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "a baseline in a directory"));
+    options = suite_options(&s);
+    options.as_bf16 = NULL;
+    options.quantize = &(dw_quant_options){.struct_bytes = sizeof(dw_quant_options),
+                                           .scheme = DW_QUANT_INT8_ROW};
+    assert_int_equal(dw_publisher_open(&p, s.used, s.live, SUITE_TENSORS, &options, &err),
+                     DW_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "quantise"));
+    suite_close(&s);
+    suite_free(&s);
+    stores_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_versions),    cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_store_fails), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_lost),        cmocka_unit_test(test_open_faults),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, fake_open, NULL);
+}
