@@ -1,5 +1,6 @@
 """A rank of test_trl_callback.py: callback_rank.py URL DIRECTORY, with torchrun's variables.
 Trains a model that FSDP2 has sharded, and calls the callback like a trainer."""
+import os
 import sys
 from pathlib import Path
 
@@ -44,4 +45,9 @@ whole = {name: p.full_tensor().detach().to(torch.bfloat16)
          for name, p in model.named_parameters()}
 if dist.get_rank() == 0:
     torch.save(whole, directory / "trained.pt")
+dist.barrier()
 dist.destroy_process_group()
+# FSDP2 keeps its group, whose threads may still release tensors. If that happens while the
+# interpreter ends, PyTorch calls std::terminate (pytorch#179291).
+sys.stdout.flush()
+os._exit(0)
