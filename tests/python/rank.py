@@ -246,7 +246,9 @@ def run_rank(job):
     dist.init_process_group("gloo", init_method=f"file://{truth}/meeting-{job}", rank=rank,
                             world_size=ranks)
     WORK[job]()
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # PyTorch's threads can abort an interpreter that ends (pytorch#179291)
 
 
 def run_group(group):
