@@ -111,7 +111,8 @@ typedef struct dw_publish_options {
     uint32_t n_ranks;
     const char *job; /* the same string on every rank, and another one for every start */
     dw_receipts receipts;
-    unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long;
+    unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long,
+                                 others six times as long for scales that they share;
                                  0: 10 minutes */
 
     const char *first_step; /* training step and notes of the version that open commits */

@@ -80,6 +80,8 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
         status = dw_job_resolve_past(p, err);
         if (status == DW_OK)
             status = dw_ranks_agree(p, true, err);
+        if (status != DW_OK)
+            dw_ranks_give_up(p);
         p->commits.round++;
     }
     if (status == DW_OK)

@@ -394,6 +394,8 @@ static void do_job(dw_publisher *p)
     dw_captures_end(p);
     if (status == DW_IO) /* versions come first: the next one may have room */
         (void)dw_held_give_up_copy(&p->upkeep.held);
+    if (status != DW_OK)
+        dw_ranks_give_up(p);
     pthread_mutex_lock(&p->lock);
     if (status == DW_OK && p->sharded && p->options.receipts == DW_RECEIPTS_CALLER) {
         p->job.phase = DW_JOB_UPLOADED;

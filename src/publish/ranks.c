@@ -26,6 +26,15 @@ uint64_t dw_rank_deadline(const dw_publisher *p)
     return dw_clock_ms() + (p->options.rank == 0 ? 2 * limit : limit);
 }
 
+/* Rank 0 may still be in the round before, which takes it up to twice its wait, and then
+ * waits for the others. If it gives up it says so, so this is long only for a rank 0 that
+ * does nothing. Once a job is open: if rank 0 cannot open, all ranks end. */
+uint64_t dw_rank_deadline_of_answer(const dw_publisher *p)
+{
+    const uint64_t now = dw_clock_ms(), limit = dw_rank_deadline(p) - now;
+    return now + (p->job.has_thread ? 6 * limit : limit);
+}
+
 dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err)
 {
     char shared[DW_ATTEMPT_DIGITS + 1];

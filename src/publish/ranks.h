@@ -29,6 +29,8 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
 
 /* When to stop waiting for another rank. */
 uint64_t dw_rank_deadline(const dw_publisher *p);
+/* The same for the maxima of rank 0. */
+uint64_t dw_rank_deadline_of_answer(const dw_publisher *p);
 /* Creates this rank's record under KEY. DW_CONFLICT if another process did. */
 dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
                       dw_error *err);
@@ -45,5 +47,8 @@ dw_status dw_ranks_meet(dw_publisher *p, uint64_t version, dw_error *err);
  * none. All ranks call it before they quantise; WITH_KNOWN reads tensors that are known
  * too. DW_NOT_FINITE on all ranks if one of them has such weights there. */
 dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err);
+/* The round failed. Rank 0 says so if it has not answered in it: the others would wait.
+ */
+void dw_ranks_give_up(dw_publisher *p);
 
 #endif

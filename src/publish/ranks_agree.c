@@ -66,7 +66,7 @@ static void merge_own(all_maxima *all, const dw_publisher *p)
 
 /* ---- records ---- */
 
-/* Writes what ALL has. */
+/* Writes what ALL has; NULL: this rank gives up. */
 static dw_status write_record(dw_writer *out, const dw_publisher *p, uint64_t version,
                               const all_maxima *all, dw_error *err)
 {
@@ -75,12 +75,13 @@ static dw_status write_record(dw_writer *out, const dw_publisher *p, uint64_t ve
                           .round = p->commits.round,
                           .rank = p->options.rank,
                           .n_ranks = p->options.n_ranks,
-                          .values = all->values,
-                          .n_values = all->n};
+                          .gave_up = !all,
+                          .values = all ? all->values : NULL,
+                          .n_values = all ? all->n : 0};
     memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
     memcpy(r.writer, p->commits.writer, sizeof r.writer);
     size_t n_room = 0;
-    for (size_t t = 0; t < p->live.quant.plan->n_entries; t++) {
+    for (size_t t = 0; all && t < p->live.quant.plan->n_entries; t++) {
         if (p->live.quant.plan->entries[t].role != DW_QUANT_SCALE)
             continue;
         const size_t begin = place_of(p, t), n = scales_of(p, t);
@@ -136,6 +137,11 @@ static dw_status take_record(all_maxima *all, dw_publisher *p, uint64_t version,
                          " are for another version, epoch, round or model: all ranks "
                          "must publish the same model with the same options",
                          rank);
+    else if (r.gave_up)
+        status = dw_fail(err, DW_UNAVAILABLE, url,
+                         "rank 0 failed or did not get what it waited for: version "
+                         "%" PRIu64 " was not committed. The next one covers it",
+                         version);
     dw_maxima_record_release(&r);
     return status;
 }
@@ -172,17 +178,31 @@ static dw_status wait_record(all_maxima *all, dw_publisher *p, uint64_t version,
 static dw_status exchange(all_maxima *all, dw_publisher *p, uint64_t version,
                           dw_error *err)
 {
-    const uint64_t end = dw_rank_deadline(p);
     dw_status status = DW_OK;
     if (p->options.n_ranks == 1)
         return DW_OK;
     if (p->options.rank != 0) {
         status = put_record(p, version, all, err);
-        return status == DW_OK ? wait_record(all, p, version, 0, end, err) : status;
+        return status == DW_OK
+                   ? wait_record(all, p, version, 0, dw_rank_deadline_of_answer(p), err)
+                   : status;
     }
+    const uint64_t end = dw_rank_deadline(p);
     for (uint32_t i = 1; status == DW_OK && i < p->options.n_ranks; i++)
         status = wait_record(all, p, version, i, end, err);
-    return status == DW_OK ? put_record(p, version, all, err) : status;
+    if (status == DW_OK)
+        status = put_record(p, version, all, err);
+    if (status == DW_OK)
+        p->live.shared.n_answered = p->commits.round + 1;
+    return status;
+}
+
+void dw_ranks_give_up(dw_publisher *p)
+{
+    const dw_shared_scales *s = &p->live.shared;
+    if (p->options.rank == 0 && p->options.n_ranks > 1 && s->is_needed &&
+        s->n_answered != p->commits.round + 1)
+        (void)put_record(p, dw_commit_next_version(p), NULL, NULL);
 }
 
 dw_status dw_ranks_meet(dw_publisher *p, uint64_t version, dw_error *err)

@@ -38,6 +38,7 @@ typedef struct dw_shared_scales {
     uint32_t *agreed; /* [n] those of all ranks */
     size_t n;
     bool is_needed; /* ranks must agree before they quantise: the same on all of them */
+    uint64_t n_answered; /* rank 0: one more than the last round that it answered in */
 } dw_shared_scales;
 
 /* Finds the shared units. Once the pieces are cut. */

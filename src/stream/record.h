@@ -240,7 +240,7 @@ typedef struct dw_maxima_run {
 } dw_maxima_run;
 
 /* What one rank found in its parts of blocks, or rows, that it shares with others; of
- * rank 0, the maxima of all ranks. */
+ * rank 0, the maxima of all ranks, or that it gave the round up. */
 typedef struct dw_maxima_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
@@ -249,6 +249,7 @@ typedef struct dw_maxima_record {
     uint64_t round;
     uint32_t rank;
     uint32_t n_ranks;
+    bool gave_up;        /* rank 0 only, and without runs */
     dw_maxima_run *runs; /* ascending, disjoint, none empty */
     size_t n_runs;
     uint32_t *values; /* those of all runs, one after the other */

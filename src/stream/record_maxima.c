@@ -79,6 +79,18 @@ static void take_runs(dw_fields *f, dw_maxima_record *out)
     }
 }
 
+/* Only rank 0 says so: the others need not wait for it. */
+static void take_gave_up(dw_fields *f, dw_maxima_record *out)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "gave_up"))
+        return;
+    out->gave_up = true;
+    if (dw_field_number(f, "gave_up") != 1)
+        dw_fields_fail(f, DW_CORRUPT, "gave_up", "is not 1");
+    else if (out->rank != 0 || out->n_runs > 0)
+        dw_fields_fail(f, DW_CORRUPT, "gave_up", "does not belong to this record");
+}
+
 dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err)
 {
@@ -94,6 +106,7 @@ dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_
     out->round = dw_field_number(&f, "round");
     dw_field_rank(&f, &out->rank, &out->n_ranks);
     take_runs(&f, out);
+    take_gave_up(&f, out);
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_maxima_record_release(out);
@@ -129,7 +142,7 @@ dw_status dw_maxima_record_write(dw_writer *out, dw_maxima_record *record,
         }
         dw_write_text(out, "\"]");
     }
-    dw_write_text(out, "]");
+    dw_write_text(out, record->gave_up ? "],\"gave_up\":1" : "]");
     dw_status status = dw_record_end(out, start, &record->seal, key, err);
     if (status == DW_OK && out->n_bytes - start > DW_RECORD_BYTES)
         status = dw_fail(err, DW_INVALID, NULL,
