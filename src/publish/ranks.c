@@ -89,6 +89,22 @@ dw_status dw_receipt_make(dw_publisher *p, dw_error *err)
 
 /* ---- rank 0: the receipts of all ranks ---- */
 
+/* The signature of a commit covers what the other ranks say. */
+dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
+                               dw_error *err)
+{
+    const char *url = dw_store_url(p->store);
+    uint8_t own[DW_PUBLIC_KEY_BYTES], key[DW_PUBLIC_KEY_BYTES];
+    if (p->stream->n_trust > 0 || !p->options.sign_key)
+        return dw_stream_check_signer(p->stream, bytes, n_bytes, url, err);
+    dw_sign_key_public(p->options.sign_key, own);
+    if (dw_record_signer(key, bytes, n_bytes) && memcmp(key, own, sizeof own) == 0)
+        return DW_OK;
+    return dw_fail(err, DW_UNTRUSTED, url,
+                   "a record of another rank is not signed by the key of this one: give "
+                   "all ranks the same `sign_key`");
+}
+
 static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r,
                                dw_error *err)
 {
@@ -202,7 +218,10 @@ dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
     bool *seen = dw_alloc_zeroed(n_receipts, sizeof *seen);
     dw_status status = parsed && seen ? DW_OK : dw_fail_memory(err, url);
     for (size_t i = 0; status == DW_OK && i < n_receipts; i++) {
-        status = dw_stream_check_signer(p->stream, receipts[i], n_bytes[i], url, err);
+        status =
+            p->options.receipts == DW_RECEIPTS_STORE
+                ? dw_rank_check_signer(p, receipts[i], n_bytes[i], err)
+                : dw_stream_check_signer(p->stream, receipts[i], n_bytes[i], url, err);
         if (status == DW_OK)
             status = dw_receipt_record_parse(&parsed[i], receipts[i], n_bytes[i],
                                              "receipt", err);

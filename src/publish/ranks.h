@@ -34,6 +34,10 @@ uint64_t dw_rank_deadline_of_answer(const dw_publisher *p);
 /* Creates this rank's record under KEY. DW_CONFLICT if another process did. */
 dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
                       dw_error *err);
+/* DW_UNTRUSTED unless another rank's record, which came through the store, is signed by a
+ * trusted key; without trusted keys, by this rank's own, if it signs. */
+dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
+                               dw_error *err);
 /* Waits for the record of another rank. DW_UNAVAILABLE if END has passed. */
 dw_status dw_rank_wait(dw_publisher *p, const char *key, uint64_t end, dw_writer *out,
                        dw_error *err);

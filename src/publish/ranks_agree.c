@@ -111,8 +111,7 @@ static dw_status take_record(all_maxima *all, dw_publisher *p, uint64_t version,
     const char *url = dw_store_url(p->store);
     const dw_quant_plan *plan = p->live.quant.plan;
     dw_maxima_record r;
-    dw_status status =
-        dw_stream_check_signer(p->stream, bytes->bytes, bytes->n_bytes, url, err);
+    dw_status status = dw_rank_check_signer(p, bytes->bytes, bytes->n_bytes, err);
     if (status == DW_OK)
         status = dw_maxima_record_parse(&r, bytes->bytes, bytes->n_bytes, "maxima", err);
     if (status != DW_OK)

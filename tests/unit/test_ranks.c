@@ -437,6 +437,38 @@ static void test_two_of_a_rank(void **state)
     kit_free(&k);
 }
 
+/* Rank 0 signs commits that name the objects of all ranks: it takes no receipt that
+ * anybody may have put. */
+static void test_unsigned_receipt(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    char path[128];
+    char text[DW_PUBLIC_KEY_TEXT];
+    dw_error err = {0};
+    dw_sign_key *key = NULL;
+    snprintf(path, sizeof path, "%s/key", temp_dir);
+    assert_ok(dw_sign_key_create(path, text, &err), &err);
+    assert_ok(dw_sign_key_open(&key, path, &err), &err);
+    for (int n_signed = 1; n_signed <= 2; n_signed++) {
+        dw_store *store = kit_mem_store();
+        job j;
+        make_job(&j, &k, store, 2, false, DW_RECEIPTS_STORE);
+        for (int i = 0; i < n_signed; i++)
+            j.ranks[i].options.sign_key = key;
+        if (n_signed == 1)
+            j.ranks[1].options.rank_timeout_ms = 1500;
+        run_ranks(&j, open_rank, ALL);
+        assert_int_equal(j.ranks[0].status, n_signed == 2 ? DW_OK : DW_UNTRUSTED);
+        assert_int_equal(kit_find(store, "commits/", "", NULL), n_signed == 2 ? 1 : 0);
+        free_job(&j);
+        dw_store_close(store);
+    }
+    dw_sign_key_close(key);
+    kit_free(&k);
+}
+
 /* The commit of an abandoned round arrives in the middle of the next, in which a rank has
  * nothing to upload: its part of the version differs from its current weights. */
 static void test_late_commit(void **state)
@@ -544,10 +576,10 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_dead_rank),
-        cmocka_unit_test(test_failed_round),  cmocka_unit_test(test_wrong_parts),
-        cmocka_unit_test(test_two_of_a_rank), cmocka_unit_test(test_late_commit),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_rounds),           cmocka_unit_test(test_dead_rank),
+        cmocka_unit_test(test_failed_round),     cmocka_unit_test(test_wrong_parts),
+        cmocka_unit_test(test_two_of_a_rank),    cmocka_unit_test(test_late_commit),
+        cmocka_unit_test(test_unsigned_receipt), cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
