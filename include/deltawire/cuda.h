@@ -1,4 +1,4 @@
-/* Graphics processors of Nvidia. Experimental.
+/* CUDA: what this build and this machine have of it. Experimental.
  *
  * The library links nothing of CUDA. It loads the driver, libcuda.so.1, when it is first
  * asked about devices, so the same binary runs with and without one. The environment

@@ -6,6 +6,7 @@
  *
  *     error.h         stable         status codes and the error record
  *     tensor.h        stable         element types and tensors
+ *     device.h        experimental   tensors in the memory of a GPU
  *     checkpoint.h    stable         safetensors files and directories
  *     progress.h      stable         watching and stopping long work
  *     digest.h        stable         the digests of tensors and models
@@ -24,7 +25,7 @@
  *     rollout.h       experimental   a follower with its engines
  *     agent.h         experimental   health, status and metrics by HTTP
  *     layout.h        experimental   weights that an engine keeps in another layout
- *     cuda.h          experimental   graphics processors
+ *     cuda.h          experimental   which CUDA devices there are
  *     peer.h          experimental   reading versions of TRL, slime and SkyRL
  *     peer_publish.h  experimental   writing them
  *     fault.h         experimental   a store that fails on purpose, for tests

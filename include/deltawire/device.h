@@ -24,7 +24,7 @@ extern "C" {
  * build has no kernels for it. */
 DW_API dw_status dw_device_open(dw_device **out, const char *name, dw_error *err);
 
-/* After everything that uses it. Accepts NULL. */
+/* Close everything that uses it first. */
 DW_API void dw_device_close(dw_device *device);
 
 /* The name that it was opened with. */

@@ -131,6 +131,7 @@ typedef struct dw_layout_report {
     uint64_t n_changed; /* elements in the patch */
     uint64_t n_stored;  /* stores in this layout: an element can have several positions */
     size_t n_forgotten; /* forgotten tensors with changes: load them again */
+    uint64_t reserved[4];
 } dw_layout_report;
 
 /* Applies the patch file PATH (docs/FORMAT.md, section 12) to the targets and reads the
@@ -154,7 +155,7 @@ DW_API dw_status dw_layout_prepare(dw_layout_ready **out, const dw_layout *layou
 DW_API dw_status dw_layout_store(dw_layout_ready *ready, unsigned n_threads,
                                  dw_layout_report *report, bool *forgotten,
                                  dw_error *err);
-/* Before the layout. Accepts NULL. */
+/* Call it before dw_layout_free. */
 DW_API void dw_layout_ready_free(dw_layout_ready *ready);
 
 /* The stores as a list, for memory that the CPU cannot reach. */

@@ -106,6 +106,7 @@ typedef struct dw_peer_verify_report {
     uint64_t n_checked; /* tensors whose checksum was compared with their new weights */
     uint64_t n_missing; /* TRL: numbers that have no file */
     uint64_t n_faults;
+    uint64_t reserved[4];
 } dw_peer_verify_report;
 
 /* Reads every object of every version. Checks that each parses, that no base is missing,
@@ -164,6 +165,7 @@ typedef struct dw_peer_sync_report {
     uint64_t n_missing; /* TRL: numbers without a file that were skipped */
     bool is_verified;   /* the format's checksum proved every tensor that was fetched, or
                            nothing was fetched */
+    uint64_t reserved[4];
 } dw_peer_sync_report;
 
 /* Brings the weights to GOAL (DW_NEWEST: the newest that is listed), version by version,

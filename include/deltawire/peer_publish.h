@@ -96,6 +96,7 @@ typedef struct dw_peer_publish_report {
     uint64_t n_changed; /* elements that differ from the version before */
     uint64_t n_objects;
     uint64_t n_bytes;
+    uint64_t reserved[4];
 } dw_peer_publish_report;
 
 /* Publishes the weights as VERSION, or as the next one (DW_NO_VERSION), and proves it. If

@@ -7,17 +7,17 @@
  *     3  apply     the stores; then each engine takes the new version
  *     4  resume
  *
- * Then, while they serve again, the version is finished: synced and read back. These
- * hold:
+ * Then, while they serve again, the version is finished: synced and read back.
  *
- * - The weights in the directory change only while every engine is paused or away, also
+ * The weights in the directory change only while every engine is paused or away, also
  * when an apply of a killed process is finished.
- * - An engine gets a patch only if it serves the version that the patch starts from. Else
+ *
+ * An engine gets a patch only if it serves the version that the patch starts from. Else
  * it loads the directory.
- * - An engine whose weights may be a mix is not resumed. It gets the version again, from
- * the patch and then from the directory, now and at every later call.
- * - An engine whose weights are those of one version is always resumed, also after a
- * failure.
+ *
+ * An engine whose weights may be a mix is not resumed. It gets the version again, from
+ * the patch and then from the directory, now and at every later call. An engine whose
+ * weights are those of one version is always resumed, also after a failure.
  */
 #ifndef DELTAWIRE_ROLLOUT_H
 #define DELTAWIRE_ROLLOUT_H

@@ -142,6 +142,7 @@ typedef struct dw_store_counts {
     uint64_t n_retries;
     uint64_t bytes_read;
     uint64_t bytes_written;
+    uint64_t reserved[4];
 } dw_store_counts;
 
 DW_API void dw_store_get_counts(const dw_store *store, dw_store_counts *out);

@@ -49,7 +49,7 @@ DW_API const char *dw_stream_id(const dw_stream *stream);
 /* The names, types and shapes of the model's tensors. Their data is NULL. */
 DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_tensors);
 
-/* How the stream's weights were quantised: the name of the scheme (deltawire/quantize.h),
+/* How the stream's weights were quantised: the name of the scheme (quantize.h),
  * which may be one that this library does not know, or NULL if they were not. *ROUNDED
  * takes what F32 weights were rounded to first: "bf16" or "none"; it may be NULL. */
 DW_API const char *dw_stream_quantization(const dw_stream *stream, const char **rounded);
@@ -88,7 +88,7 @@ typedef enum dw_content {
 } dw_content;
 
 /* The version of another stream that a version was made of: the source of a derived
- * stream (deltawire mirror --quantize). */
+ * stream, for example of one that holds the same weights quantised. */
 typedef struct dw_version_source {
     const char *stream; /* the id of that stream */
     uint64_t version;

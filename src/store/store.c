@@ -318,13 +318,11 @@ dw_status dw_store_require(dw_store *store, const char *key, dw_error *err)
 
 void dw_store_get_counts(const dw_store *store, dw_store_counts *out)
 {
-    if (store->driver.counts) {
-        store->driver.counts(store->self, out);
-        return;
-    }
     *out = (dw_store_counts){.n_requests = atomic_load(&store->n_requests),
                              .bytes_read = atomic_load(&store->bytes_read),
                              .bytes_written = atomic_load(&store->bytes_written)};
+    if (store->driver.counts)
+        store->driver.counts(store->self, out);
 }
 
 /* ---- for the layers above and for drivers ------------------------------------- */

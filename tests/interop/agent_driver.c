@@ -46,7 +46,10 @@ static void tell(dw_agent *agent)
                                                    .software = "vLLM 0.32.0"});
     dw_agent_report_verified(agent, true);
     dw_agent_report_error(agent, &err);
-    dw_agent_report_counts(agent, &(dw_store_counts){1234, 5, 1 << 30, 1 << 10});
+    dw_agent_report_counts(agent, &(dw_store_counts){.n_requests = 1234,
+                                                     .n_retries = 5,
+                                                     .bytes_read = 1 << 30,
+                                                     .bytes_written = 1 << 10});
     dw_agent_report_followers(agent, &follower, 1);
 }
 
