@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/mem.h"
 #include "fail.h"
 #include "hook.h"
 #include "json_out.h"
@@ -54,16 +56,6 @@ static dw_status judge(const cli_session *s, const cli_command *command, uint64_
                    "version %" PRIu64 ": --exec ended with %s", version, fate);
 }
 
-/* NAME=VALUE on the heap, or NULL. */
-static char *make_variable(const char *name, const char *value)
-{
-    size_t n_bytes = strlen(name) + strlen(value) + 2;
-    char *variable = malloc(n_bytes);
-    if (variable)
-        snprintf(variable, n_bytes, "%s=%s", name, value);
-    return variable;
-}
-
 dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
                             dw_stream *stream, uint64_t version, dw_error *err)
 {
@@ -85,10 +77,10 @@ static dw_status run(const cli_session *s, const cli_command *command, const cha
 {
     char number[24];
     snprintf(number, sizeof number, "%" PRIu64, version);
-    char *variables[] = {make_variable("DELTAWIRE_VERSION", number),
-                         make_variable("DELTAWIRE_DIR", dir),
-                         make_variable("DELTAWIRE_STEP", step),
-                         make_variable("DELTAWIRE_STATE", state), NULL};
+    char *variables[] = {dw_environment_variable("DELTAWIRE_VERSION", number),
+                         dw_environment_variable("DELTAWIRE_DIR", dir),
+                         dw_environment_variable("DELTAWIRE_STEP", step),
+                         dw_environment_variable("DELTAWIRE_STATE", state), NULL};
     cli_hook_end end;
     bool complete = variables[0] && variables[1] && variables[2] && variables[3];
     dw_status status =
@@ -97,7 +89,7 @@ static dw_status run(const cli_session *s, const cli_command *command, const cha
     if (status == DW_OK)
         status = judge(s, command, version, &end, err);
     for (size_t i = 0; i < 4; i++)
-        free(variables[i]);
+        dw_free(variables[i]);
     return status;
 }
 

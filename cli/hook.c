@@ -10,45 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/mem.h"
 #include "progress_bar.h"
 
 #define T_GRACE 2.0 /* seconds from SIGTERM to SIGKILL, and from there to giving up */
-
-extern char **environ;
-
-static bool same_name(const char *a, const char *b)
-{
-    size_t n = strcspn(a, "=");
-    return strncmp(a, b, n) == 0 && b[n] == '=';
-}
-
-static bool is_replaced(const char *entry, char *const *extra)
-{
-    for (; *extra; extra++)
-        if (same_name(*extra, entry))
-            return true;
-    return false;
-}
-
-/* The environment with EXTRA added. The caller frees the array; the strings are borrowed.
- */
-static char **extend_environment(char *const *extra)
-{
-    size_t n = 0, n_all = 0;
-    while (environ[n])
-        n++;
-    while (extra[n_all])
-        n_all++;
-    char **all = calloc(n + n_all + 1, sizeof *all);
-    if (!all)
-        return NULL;
-    memcpy(all, extra, n_all * sizeof *all);
-    for (size_t i = 0; i < n; i++)
-        if (!is_replaced(environ[i], extra))
-            all[n_all++] = environ[i];
-    return all;
-}
 
 static int spawn_shell(const cli_session *s, pid_t *pid, const char *command,
                        char **environment)
@@ -104,12 +71,12 @@ dw_status cli_hook_run(const cli_session *s, const char *command, char *const *e
 {
     *end = (cli_hook_end){0};
     pid_t pid = 0;
-    char **environment = extend_environment(extra);
+    char **environment = dw_environment_extend(extra);
     if (!environment)
         return dw_fail_memory(err, command);
     fflush(stdout);
     errno = spawn_shell(s, &pid, command, environment);
-    free(environment);
+    dw_free(environment);
     if (errno)
         return dw_fail_errno(err, command, "run");
     end->timed_out = !cli_wait_child_for(pid, limit, &end->status);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "deltawire/stream.h"
@@ -21,15 +22,6 @@ typedef struct commands {
 } commands;
 
 /* ---- the environment ---- */
-
-static char *make_variable(const char *name, const char *value)
-{
-    size_t n = strlen(name) + strlen(value) + 2;
-    char *text = dw_alloc(n);
-    if (text)
-        snprintf(text, n, "%s=%s", name, value);
-    return text;
-}
 
 static const char *number_text(char out[32], uint64_t version)
 {
@@ -66,7 +58,8 @@ static bool make_variables(char *variables[N_VARIABLES + 1],
     };
     bool good = true;
     for (size_t i = 0; i < N_VARIABLES; i++) {
-        variables[i] = make_variable(all[i].name, all[i].value ? all[i].value : "");
+        variables[i] =
+            dw_environment_variable(all[i].name, all[i].value ? all[i].value : "");
         good = good && variables[i];
     }
     variables[N_VARIABLES] = NULL;

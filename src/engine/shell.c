@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/mem.h"
 
@@ -19,36 +20,7 @@ enum {
     TICK_MS = 20,    /* between two checks for an end that did not close the pipe */
 };
 
-extern char **environ;
-
 /* ---- starting ---- */
-
-static bool is_replaced(const char *entry, char *const *extra)
-{
-    size_t n = strcspn(entry, "=") + 1;
-    for (; *extra; extra++)
-        if (strncmp(*extra, entry, n) == 0)
-            return true;
-    return false;
-}
-
-/* The environment with EXTRA in it; the strings are borrowed. */
-static char **extend_environment(char *const *extra)
-{
-    size_t n = 0, n_all = 0;
-    while (environ && environ[n])
-        n++;
-    while (extra[n_all])
-        n_all++;
-    char **all = dw_alloc_zeroed(n + n_all + 1, sizeof *all);
-    if (!all)
-        return NULL;
-    memcpy(all, extra, n_all * sizeof *all);
-    for (size_t i = 0; i < n; i++)
-        if (!is_replaced(environ[i], extra))
-            all[n_all++] = environ[i];
-    return all;
-}
 
 static int set_files(posix_spawn_file_actions_t *actions, int err_fd)
 {
@@ -250,7 +222,7 @@ dw_status dw_shell_run(const char *command, char *const *extra, unsigned limit_m
 {
     *end = (dw_shell_end){.code = -1};
     char *copy = dw_copy_string(command);
-    char **environment = extend_environment(extra);
+    char **environment = dw_environment_extend(extra);
     dw_status status = copy && environment ? run(copy, environment, limit_ms, end, err)
                                            : dw_fail_memory(err, command);
     dw_free(copy);
