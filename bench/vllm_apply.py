@@ -75,6 +75,21 @@ def load_average():
     return "%.1f %.1f %.1f" % os.getloadavg()
 
 
+def print_times(ours, theirs, rival, learn):
+    """OURS and THEIRS are lists of milliseconds(); RIVAL names theirs, LEARN is one time."""
+    medians = []
+    for what, times in (("deltawire.vllm, checked and read back", ours),
+                        (rival, theirs)):
+        passed, cpu = zip(*times)
+        medians.append((statistics.median(passed), statistics.median(cpu)))
+        print(f"  {what:40} {medians[-1][0]:9.1f} ms  ({min(passed):.1f} to "
+              f"{max(passed):.1f}); processors {medians[-1][1]:.1f} ms")
+    (own, own_cpu), (other, other_cpu) = medians
+    print(f"  {'ratio':40} {other / own:9.1f};  of processors {other_cpu / own_cpu:.1f}")
+    print(f"  {'learning the layout, once':40} {learn[0]:9.1f} ms; processors "
+          f"{learn[1]:.1f} ms")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=12)
@@ -120,17 +135,7 @@ def main():
     print(f"vLLM, {n / 1e6:.0f} M bf16 parameters, {n_changed} changed "
           f"({100 * n_changed / n:.2f} %), medians of {args.rounds}, "
           f"{os.cpu_count()} processors, load average {load_before} -> {load_average()}")
-    medians = []
-    for what, times in (("deltawire.vllm, checked and read back", ours),
-                        ("vLLM's load_checkpoint_weight_patches", theirs)):
-        passed, cpu = zip(*times)
-        medians.append((statistics.median(passed), statistics.median(cpu)))
-        print(f"  {what:40} {medians[-1][0]:9.1f} ms  ({min(passed):.1f} to "
-              f"{max(passed):.1f}); processors {medians[-1][1]:.1f} ms")
-    (own, own_cpu), (other, other_cpu) = medians
-    print(f"  {'ratio':40} {other / own:9.1f};  of processors {other_cpu / own_cpu:.1f}")
-    print(f"  {'learning the layout, once':40} {learn[0]:9.1f} ms; processors "
-          f"{learn[1]:.1f} ms")
+    print_times(ours, theirs, "vLLM's load_checkpoint_weight_patches", learn)
 
 
 if __name__ == "__main__":

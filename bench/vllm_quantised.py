@@ -11,13 +11,12 @@ PYTHONPATH (scripts/package.sh: build-python/site).
 """
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests/peers")]
-from vllm_apply import load_average, make_model, milliseconds, start  # noqa: E402
+from vllm_apply import load_average, make_model, milliseconds, print_times, start  # noqa: E402
 
 import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -108,17 +107,7 @@ def main():
     print(f"vLLM, {n / 1e6:.0f} M {args.scheme} weights, {n_changed} values changed "
           f"({100 * n_changed / n:.2f} %), medians of {args.rounds}, "
           f"{os.cpu_count()} processors, load average {load_before} -> {load_average()}")
-    medians = []
-    for what, times in (("deltawire.vllm, checked and read back", ours),
-                        ("vLLM's reload of the same layers", theirs)):
-        passed, cpu = zip(*times)
-        medians.append((statistics.median(passed), statistics.median(cpu)))
-        print(f"  {what:40} {medians[-1][0]:9.1f} ms  ({min(passed):.1f} to "
-              f"{max(passed):.1f}); processors {medians[-1][1]:.1f} ms")
-    (own, own_cpu), (other, other_cpu) = medians
-    print(f"  {'ratio':40} {other / own:9.1f};  of processors {other_cpu / own_cpu:.1f}")
-    print(f"  {'learning the layout, once':40} {learn[0]:9.1f} ms; processors "
-          f"{learn[1]:.1f} ms")
+    print_times(ours, theirs, "vLLM's reload of the same layers", learn)
 
 
 if __name__ == "__main__":
