@@ -20,7 +20,7 @@ RUN apt-get update \
 COPY --from=build /out/usr/local/bin/deltawire /usr/local/bin/
 COPY deploy/containers/spaces/start.sh /usr/local/bin/start
 
-# Spaces run as user 1000 and let nothing but port 7860 in, by their own HTTPS.
+# Spaces run as user 1000. Only port 7860 can be reached, through their own HTTPS.
 RUN groupadd -g 1000 user && useradd -u 1000 -g 1000 -m user
 USER 1000:1000
 STOPSIGNAL SIGTERM

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the contents of a Space's repository out of what is committed here.
+# Makes the contents of a Space's repository from the committed files of this one.
 #
 #     deploy/containers/spaces/assemble.sh DIR     a clone of the Space, or an empty directory
 set -eu
@@ -8,7 +8,7 @@ mkdir -p "$1"
 into=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../../.."
 
-# The Hub takes large files only by another way; tests and pictures are not needed.
+# The Hub refuses large files in plain git; tests and pictures are not needed.
 git archive HEAD -- . ':!tests' ':!docs/img' ':!README.md' | tar -x -C "$into"
 cp deploy/containers/spaces.Dockerfile "$into/Dockerfile"
 cp deploy/containers/spaces/README.md "$into/README.md"
