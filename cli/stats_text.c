@@ -256,7 +256,7 @@ static void print_predictors(const stats_report *r)
     for (unsigned p = 0; p < STATS_N_PRECISIONS; p++)
         printf(" %7.0f %%", 100 * stats_precisions[p]);
     printf(" %11s\n", "precision");
-    printf("  %-18s %8.3f\n", "density alone",
+    printf("  %-18s %8.3f\n", "density only",
            cli_ratio(r->plain_bits, (double)r->n_judged_changes));
     for (unsigned i = 0; i < STATS_N_PREDICTORS; i++)
         print_predictor(r, i);
@@ -264,7 +264,7 @@ static void print_predictors(const stats_report *r)
 
 /* ---- folds and anchors ---- */
 
-static void print_ways(const stats_report *r)
+static void print_shortcuts(const stats_report *r)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
     for (size_t i = 0; i < r->n_shortcuts; i++) {
@@ -296,7 +296,7 @@ static void print_folds(const stats_report *r)
                cli_format_count(b, f.n_union / f.n_windows),
                percent((double)(f.n_sum - f.n_union), (double)f.n_sum));
     }
-    print_ways(r);
+    print_shortcuts(r);
     cli_print_row(
         "anchor",
         "the model is as large as %.0f deltas: cheaper for followers farther behind",

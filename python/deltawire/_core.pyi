@@ -2,7 +2,7 @@
 is closed, or that was made before a fork, raises Invalid. Threads may share a handle: its
 calls run one after the other. Calls that take long release the GIL.
 
-None stands for a version that does not exist yet. A digest is 16 hexadecimal digits, as the
+A version is None if it does not exist yet. A digest is 16 hexadecimal digits, as the
 command `deltawire` prints it. A timeout is in seconds; None means no limit. `threads` is the
 number of threads; 0 means one for each core."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

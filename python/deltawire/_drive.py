@@ -21,7 +21,7 @@ class Driven:
         self.engine = engine
         self._given = info
         self._forget()
-        self.says = "was not asked"
+        self.status = "was not asked"
 
     def _forget(self) -> None:
         """It follows nothing. It gets another name, because its old reports no longer count."""
@@ -50,7 +50,7 @@ class Driven:
                  or (f.status == "staged" and f.message != str(self._served))]
         if len(there) < self._n_workers:
             failed = [f.message for f in mine if f.status == "failed"]
-            self.says = (failed[0] if failed else f"{len(there)} of {self._n_workers} workers "
+            self.status = (failed[0] if failed else f"{len(there)} of {self._n_workers} workers "
                          f"have staged version {version}")
         return len(there) >= self._n_workers
 
@@ -64,11 +64,11 @@ class Driven:
                     self._served = version
                     return
             except (EngineError, _core.Unavailable) as error:
-                self.says = str(error)
-                if isinstance(error, EngineError) and (error.away or NO_URL in self.says):
+                self.status = str(error)
+                if isinstance(error, EngineError) and (error.away or NO_URL in self.status):
                     self._forget()
             if time.monotonic() >= deadline:
-                raise TimeoutError(self.says)
+                raise TimeoutError(self.status)
             time.sleep(POLL_S)
 
 

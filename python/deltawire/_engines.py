@@ -71,13 +71,13 @@ class Engine:
             with _opener.open(request, timeout=timeout) as answer:
                 text = answer.read(MAX_ANSWER)
         except urllib.error.HTTPError as error:
-            said = error.read(500).decode(errors="replace")
+            message = error.read(500).decode(errors="replace")
             hint = ""
             if error.code in (404, 405):
                 hint = "; start vLLM with VLLM_SERVER_DEV_MODE=1"
             elif 300 <= error.code < 400:
                 hint = "; redirects are not followed: give the URL of the engine itself"
-            raise EngineError(f"{method} {path}: status {error.code}: {said}{hint}",
+            raise EngineError(f"{method} {path}: status {error.code}: {message}{hint}",
                               status=error.code) from None
         except urllib.error.URLError as error:
             raise EngineError(f"does not answer: {error.reason}",
@@ -97,8 +97,8 @@ class Engine:
         """POSTs. A 200 counts as success only if `member` of the answer is a string (`word`, if
         that is given) and there is no `error`."""
         answer = self.call("POST", path, body, timeout)
-        said = answer.get(member)
-        if (not isinstance(said, str) or (word is not None and said != word)
+        result = answer.get(member)
+        if (not isinstance(result, str) or (word is not None and result != word)
                 or "error" in answer or "detail" in answer):
             raise EngineError(f"POST {path}: the answer does not say that it is done: "
                               f"is this vLLM?")
@@ -125,7 +125,7 @@ class Engine:
 
     def update(self, version: int, timeout: float) -> None:
         """Takes over a version that the workers have staged. An engine whose weights may be a mix
-        stays paused until an update succeeds, and so does one that was found paused: a killed
+        stays paused until an update succeeds. One that was found paused counts as such: a killed
         process may have left it half way."""
         self.is_mixed = self.is_paused() or self.is_mixed
         self._order("/pause?mode=keep", None, timeout, "status", "paused")
@@ -170,7 +170,7 @@ class Wait:
 
     def __init__(self, engine: Engine, version: int, away_after: float | None) -> None:
         self.engine, self.version, self._away_after = engine, version, away_after
-        self.says = "was not asked"
+        self.status = "was not asked"
         self.is_away = False
         self._refused_since: float | None = None
 
@@ -179,7 +179,7 @@ class Wait:
             label = self.engine.label()
             paused = self.engine.is_paused()
         except EngineError as error:
-            self.says = str(error)
+            self.status = str(error)
             now = time.monotonic()
             if not error.away:
                 self._refused_since = None
@@ -190,7 +190,7 @@ class Wait:
                             and now - self._refused_since >= self._away_after)
             return self.is_away
         self._refused_since = None
-        self.says = f"serves {_named(label)}" + (" and is paused" if paused else "")
+        self.status = f"serves {_named(label)}" + (" and is paused" if paused else "")
         return label == str(self.version) and not paused
 
 

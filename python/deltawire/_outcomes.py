@@ -63,7 +63,7 @@ class Outcomes:
             if report is not None:
                 _warn_damaged(report)
 
-    def told(self, ticket: int) -> None:
+    def reported(self, ticket: int) -> None:
         """The caller has the error of this version, so there is no warning."""
         if ticket in self._open:
             self._open.remove(ticket)

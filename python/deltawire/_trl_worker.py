@@ -80,10 +80,10 @@ class _Server:
         self.n_inflight = 0
         self.n_failures = 0
         self.rests_until = 0.0
-        self.says = "was not asked"
+        self.status = "was not asked"
 
-    def failed(self, says: str, rest_s: float | None = None) -> None:
-        self.says = says
+    def failed(self, status: str, rest_s: float | None = None) -> None:
+        self.status = status
         self.n_failures += 1
         if rest_s is None:
             rest_s = min(0.25 * 2 ** min(self.n_failures, 6), MAX_REST_S)
@@ -164,8 +164,8 @@ class _Loop(_AsyncRolloutLoop):
         while True:
             now = time.monotonic()
             if now >= deadline:
-                told = "; ".join(f"{server.url} {server.says}" for server in self._servers)
-                raise RuntimeError(f"no answer to train on for {GIVE_UP_S:.0f} s: {told}")
+                faults = "; ".join(f"{server.url} {server.status}" for server in self._servers)
+                raise RuntimeError(f"no answer to train on for {GIVE_UP_S:.0f} s: {faults}")
             ready = [server for server in self._servers if server.rests_until <= now]
             if ready:
                 return min(ready, key=lambda server: server.n_inflight)
@@ -197,7 +197,7 @@ def _oldest(choice: dict[str, Any]) -> int:
     except ValueError:
         labels = ", ".join(sorted({repr(span["version"]) for span in spans}))
         raise _Unusable(f"calls its weights {labels}, which is no version: see that its "
-                        "follower runs, and what it says") from None
+                        "follower runs, and read its log") from None
 
 
 class RolloutWorker(AsyncRolloutWorker):

@@ -258,7 +258,7 @@ class Publisher:
         try:
             return self._native.wait(ticket, timeout)
         except _core.Error:
-            self._outcomes.told(self._ticket if ticket is None else ticket)
+            self._outcomes.reported(self._ticket if ticket is None else ticket)
             raise
 
     def drain(self, timeout: float | None = None) -> None:

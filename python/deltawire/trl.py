@@ -301,14 +301,14 @@ class WeightTransfer:
         if failures:
             raise TimeoutError("; ".join(
                 f"{one.engine.url} does not come to version {self._version} of {self.url} in "
-                f"{self._timeout:.0f} s: {one.says}; see vLLM's log, and that its workers "
+                f"{self._timeout:.0f} s: {one.status}; see vLLM's log, and that its workers "
                 "reach the store" for one in failures))
 
     def _late(self, wait: Wait) -> str:
         url = wait.engine.url
-        return (f"{url}: {wait.says}, not version {self._version} of {self.url}, after "
+        return (f"{url}: {wait.status}, not version {self._version} of {self.url}, after "
                 f"{self._timeout:.0f} s; see that `deltawire follow {self.url} --into DIR "
-                f"--engine vllm={url}` runs beside it, and what it says")
+                f"--engine vllm={url}` runs beside it, and read its log")
 
     def _is_there(self, follower: _core.FollowerInfo) -> bool:
         """With any other status, the version of the directory is not served."""

@@ -95,14 +95,14 @@ static void note_missing(dw_peer_route *route, const dw_peer_replica *replica,
     if (version - base == 2)
         dw_peer_note(replica,
                      "version %" PRIu64
-                     " has no file: no change, or a lost upload; TRL's "
-                     "format cannot tell. The next whole anchor settles it",
+                     " has no file: nothing changed, or an upload was lost. TRL's "
+                     "format does not show which. The next whole anchor corrects it",
                      base + 1);
     else
         dw_peer_note(replica,
-                     "versions %" PRIu64 " to %" PRIu64 " have no files: no change, or "
-                     "lost uploads; TRL's format cannot tell. The next whole anchor "
-                     "settles it",
+                     "versions %" PRIu64 " to %" PRIu64 " have no files: nothing "
+                     "changed, or uploads were lost. TRL's format does not show which. "
+                     "The next whole anchor corrects it",
                      base + 1, version - 1);
 }
 

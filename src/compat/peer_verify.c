@@ -117,8 +117,8 @@ static dw_status check_all(sweep *w, dw_error *err)
     }
     if (w->report.n_missing > 0)
         dw_peer_note(w->replica,
-                     "%" PRIu64 " numbers have no file: steps with no change, or lost "
-                     "uploads; TRL's format cannot tell",
+                     "%" PRIu64 " numbers have no file: nothing changed, or uploads were "
+                     "lost. TRL's format does not show which",
                      w->report.n_missing);
     if (w->peer->format == DW_PEER_TRL && w->replica->report.n_checked == 0)
         dw_peer_note(w->replica,

@@ -6,7 +6,7 @@
 #include "stream/record_parts.h"
 #include "stream/record_seal.h"
 
-/* Refuses member NAME where it does not belong. */
+/* Refuses a record that has member NAME. */
 static void refuse(dw_fields *f, const char *name, const char *content)
 {
     if (f->status == DW_OK && dw_json_get(f->object, name))

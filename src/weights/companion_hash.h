@@ -14,7 +14,7 @@ dw_status dw_companion_hash(uint8_t sha256[DW_SHA256_BYTES], struct stat *st,
                             bool *is_file, bool *is_still, const char *path,
                             dw_error *err);
 
-/* Whether both are of one file that did not change in between, as far as times tell. */
+/* Whether both are of one file that did not change in between, judged by its times. */
 bool dw_companion_same_status(const struct stat *a, const struct stat *b);
 
 #endif

@@ -21,7 +21,7 @@
 
 typedef struct mapped_copy {
     dw_checkpoint *ckpt;
-    uint64_t files; /* as the block said when they were mapped */
+    uint64_t files; /* as in the block when they were mapped */
 } mapped_copy;
 
 struct dw_snapshot {

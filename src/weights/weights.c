@@ -169,7 +169,7 @@ dw_status dw_weights_align(dw_weights *w, dw_error *err)
         if (status == DW_OK)
             status = write_twin(w, true, err);
     }
-    /* only now: the next version in a record tells an open which copy to read */
+    /* only now: an open finds the copy to read by the next version in a record */
     if (status == DW_OK && twin)
         status = dw_replica_forget_next(twin, err);
     return status == DW_OK ? dw_replica_forget_next(now, err) : status;

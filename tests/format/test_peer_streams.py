@@ -141,15 +141,16 @@ def test_trl(trl, tmp_path):
     found = run("verify", root)
     assert (found["versions"], found["replayed"], found["checked"]) == (5, 5, 0)
     assert found["missing"] == 1 and found["faults"] == []
-    assert "cannot tell" in found["notes"][0] and "no checksums" in found["notes"][1]
+    assert "does not show which" in found["notes"][0] and "no checksums" in found["notes"][1]
 
 
-def test_trl_says_what_it_cannot_tell(trl, tmp_path):
+def test_trl_notes_what_its_format_does_not_show(trl, tmp_path):
     root, versions, _ = trl
     report = run("pull", root, "--into", tmp_path / "m")
     assert report["missing"] == 1 and report["verified"] is False
-    assert report["notes"] == ["version 5 has no file: no change, or a lost upload; TRL's "
-                               "format cannot tell. The next whole anchor settles it"]
+    assert report["notes"] == ["version 5 has no file: nothing changed, or an upload was "
+                               "lost. TRL's format does not show which. The next whole "
+                               "anchor corrects it"]
     missing = run("pull", root, "--into", tmp_path / "m", "--at", 5, code=6)
     assert "changes nothing has no file" in missing["error"]["text"]
 

@@ -203,7 +203,7 @@ def test_agent_goes_and_comes(screen, agent):
     screen.expect("No answer from the agent for", "#banner")
     screen.expect("last seen", "#banner")
     screen.expect("No answer from the agent", "h1")
-    screen.expect("What it said last: Serving the newest weights.", "#why")
+    screen.expect("Its last report: Serving the newest weights.", "#why")
     before = screen.text("#banner")
     screen.wait(lambda: screen.text("#banner") != before, "the time does not grow")
     again = Agent(port)
@@ -412,7 +412,7 @@ def test_followers_by_lag(screen, agent):
     assert ids()[0] == "gpu08"
     stale = screen.text("tr.stale")
     assert "Silent (was following)" in stale and "1 h 6 min ago" in stale
-    screen.expect("1 said nothing for more than 3 min.", "#followers")
+    screen.expect("1 sent no report for more than 3 min.", "#followers")
     screen.expect("no space left on /models", "#followers")
     assert screen.text("tbody").count("this host") == 1
 
