@@ -2,7 +2,7 @@
 # Shows the main job on a local directory: a trainer publishes a synthetic RL run into a
 # stream, step by step; an engine's directory follows it; another joins late.
 #
-#     scripts/demo-core.sh [PARAMS [STEPS]]      64M and 6 unless told
+#     scripts/demo-core.sh [PARAMS [STEPS]]      default 64M and 6
 #
 # Takes its files' space in TMPDIR: about 2 bytes x PARAMS x (STEPS + 5).
 set -eu
@@ -119,7 +119,7 @@ cat <<END
   ${bold}$(calc %.1f "$sum_raw / $sum_ours")x${plain} fewer than TRL's raw deltas (v1)
   ${bold}$(calc %.1f "$sum_gap / $sum_ours")x${plain} fewer than TRL's gap deltas (v3)
 
-The engine's file equals the trainer's byte for byte after every step, and so does that of a
+The engine's file equals the trainer's byte for byte after every step, as does that of a
 directory that joined at the end. All $(echo "$checked" | field objects) objects of the stream were read and checked.
 'bits' are bits a changed weight; times are of whole commands, with every check and sync.
 

@@ -3,7 +3,7 @@
 # environment, and two vLLM servers with a follower beside each. Only a stream connects
 # trainer and servers.
 #
-#     scripts/demo-trl.sh [STEPS]     40 unless told
+#     scripts/demo-trl.sh [STEPS]     default 40
 #     STORE=s3://bucket/prefix        the stream goes there; default: a directory
 #
 # Installs vLLM and TRL once (3.5 GB). examples/trl-wordle has the parts, and describes

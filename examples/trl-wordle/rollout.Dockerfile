@@ -5,7 +5,7 @@
 #     docker run --gpus 1 -p 8000:8000 -e MODEL=Qwen/Qwen3-0.6B -e STREAM_URL=s3://bucket/run \
 #         -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY wordle-rollout
 #
-# vLLM's control interface asks for no key: publish its port to the trainer's network alone.
+# vLLM's control interface asks for no key: publish its port only to the trainer's network.
 FROM vllm/vllm-openai:v0.32.0
 WORKDIR /src
 COPY scripts/install-deps.sh scripts/

@@ -78,7 +78,8 @@ bool dw_stream_stops(dw_status status);
  * lead around it. */
 bool dw_stream_passes_over(dw_status status);
 
-/* The hint. Its version is DW_NO_VERSION if it is missing, damaged or another stream's. */
+/* The hint. Its version is DW_NO_VERSION if it is missing, damaged or another stream's.
+ */
 dw_status dw_stream_read_latest(dw_stream *stream, dw_latest_record *out, dw_error *err);
 
 /* DW_UNTRUSTED unless CHILD follows PARENT: its number, hash and epoch. */

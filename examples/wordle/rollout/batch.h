@@ -4,11 +4,11 @@
  * one token, or by the next part of its prompt. When a sample is finished, the next one
  * takes its place. Every token has the version of its weights.
  *
- * What was computed stays until its place is needed: a prompt that goes on from there, as
- * the next guess of a game does, is computed from there on. When the version changes,
- * what was computed with the old weights is dropped, and the
- * text so far goes through the new ones: so each token follows from one version alone,
- * and its log-probability is what that version gives for the text before it.
+ * The cache of a finished sample stays until its memory is needed, so a prompt that
+ * continues it, such as the next guess of a game, costs only its new tokens. When the
+ * version changes, the cache is dropped and the text so far goes through the new weights.
+ * So each token comes from one version, and its log-probability is what that version
+ * gives for the text before it.
  */
 #ifndef WORDLE_BATCH_H
 #define WORDLE_BATCH_H

@@ -15,7 +15,7 @@ static const char help[] =
     "stream,\n"
     "games are judged by the environment; samples are taken as they come, with the\n"
     "versions that they were sampled with (asynchronous GRPO). Started again with the\n"
-    "same --state and --store it goes on where it was.\n"
+    "same --state and --store it continues.\n"
     "\n"
     "  --init DIR        make a model there: config, tokenizer, random weights; and end\n"
     "  --hidden N        its width (64), a multiple of 8\n"
