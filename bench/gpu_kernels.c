@@ -85,7 +85,7 @@ static dw_status encode(dw_delta **out, bench *b, double ms[FIGURES], dw_error *
             .base = m->base[t], .next = m->next[t], .base_digest = b->base_digests[t]};
     dw_status status = b->encoder ? DW_OK
                                   : dw_cuda_encoder_open(&b->encoder, b->c, b->pairs,
-                                                         m->n_tensors, 0, err);
+                                                         m->n_tensors, 0, false, err);
     const double start = now_ms();
     if (status == DW_OK)
         status = dw_cuda_encoder_begin(b->encoder, NULL, err);

@@ -4,6 +4,7 @@ scripts/bench-gpu.sh runs it. gpu_publish.py [--rounds N] [--json FILE] MODEL...
 Random bfloat16 weights, of which 1.1 % change by one unit in the last place. Medians.
 """
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -78,7 +79,13 @@ def torch_store(old, found):
         tensor.view(-1).index_copy_(0, where, values)
 
 
-def measure(name, rounds, directory):
+def device_bytes():
+    """Memory of the GPU that is in use, without PyTorch's."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def measure(name, baseline, rounds, directory):
     torch.manual_seed(0)
     live = {key: (torch.randn(shape, device="cuda") * 0.02).to(torch.bfloat16)
             for key, shape in shapes_of(name)}
@@ -87,11 +94,11 @@ def measure(name, rounds, directory):
     figures = {key: [] for key in ("held_ms", "publish_ms", "captured_ms", "committed_ms", "stage_ms",
                                    "apply_ms", "torch_find_ms", "torch_store_ms")}
     url = f"file://{directory}/{name}"
-    before = host_bytes()
-    publisher = deltawire.torch.Publisher(live, url=url, baseline="device", base_name="bench",
+    before, device_before = host_bytes(), device_bytes()
+    publisher = deltawire.torch.Publisher(live, url=url, baseline=baseline, base_name="bench",
                                           folds=(), anchor_factor=0, sweep_every=0)
     follower = deltawire.torch.Follower(followed, url, report=False, sweep_every=0)
-    most, bytes_ = 0, 0
+    most = device_most = bytes_ = 0
     for round_ in range(rounds + 1):
         if round_ == 1:  # the first one warms up
             figures = {key: [] for key in figures}
@@ -120,21 +127,24 @@ def measure(name, rounds, directory):
             follower.native.apply()
             figures["apply_ms"].append((time.perf_counter() - start) * 1e3)
             follower.native.finish()
-        most = max(most, host_bytes())
+        most, device_most = max(most, host_bytes()), max(device_most, device_bytes())
     same = all(torch.equal(live[key], followed[key]) for key in live)
     publisher.close()
     follower.close()
     torch_bytes = 0
-    for _ in range(rounds):
+    for _ in range(rounds if baseline == "device" else 0):
         step(live)
         torch.cuda.synchronize()
         found, copied = timed(lambda: torch_find(live, followed), figures["torch_find_ms"])
         torch_bytes = sum(w.nbytes + v.nbytes for w, v in copied)
         timed(lambda: torch_store(followed, found), figures["torch_store_ms"])
     result = {key: round(statistics.median(values), 3) for key, values in figures.items() if values}
-    return {"model": name, "n_elems": sum(t.numel() for t in live.values()), "is_same": same,
-            "n_bytes": bytes_, "torch_bytes": torch_bytes,
-            "host_mib": round((most - before) / 2**20, 1), **result}
+    if torch_bytes:
+        result["torch_bytes"] = torch_bytes
+    return {"model": name, "baseline": baseline,
+            "n_elems": sum(t.numel() for t in live.values()), "is_same": same, "n_bytes": bytes_,
+            "host_mib": round((most - before) / 2**20, 1),
+            "device_mib": round((device_most - device_before) / 2**20, 1), **result}
 
 
 ROWS = [("training stream held by a publish", "held_ms", "ms"),
@@ -146,6 +156,7 @@ ROWS = [("training stream held by a publish", "held_ms", "ms"),
         ("torch: ne, nonzero, gather, copy to the host", "torch_find_ms", "ms"),
         ("torch: index_copy_, unchecked", "torch_store_ms", "ms"),
         ("additional host memory, both", "host_mib", "MiB"),
+        ("additional device memory, both", "device_mib", "MiB"),
         ("bytes of a version", "n_bytes", ""), ("bytes of torch's lists", "torch_bytes", "")]
 
 
@@ -154,17 +165,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json")
     parser.add_argument("--dir", help="for the stream (default: /dev/shm)", default="/dev/shm")
+    parser.add_argument("--baselines", nargs="+", choices=("device", "host"),
+                        default=("device", "host"), help="where the publisher keeps its baseline")
     parser.add_argument("models", nargs="+", choices=MODELS)
     options = parser.parse_args()
     results = []
-    for name in options.models:
+    for name, baseline in itertools.product(options.models, options.baselines):
         with tempfile.TemporaryDirectory(dir=options.dir, prefix="gpu-publish-") as directory:
-            results.append(measure(name, options.rounds, directory))
+            results.append(measure(name, baseline, options.rounds, directory))
         torch.cuda.empty_cache()
         assert results[-1]["is_same"], "the follower has other weights"
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, 1.1 % changed, medians of "
           f"{options.rounds}")
     print(f"{'':46}" + "".join(f"{r['model']:>14}" for r in results))
+    print(f"{'baseline on the':46}" + "".join(f"{r['baseline']:>14}" for r in results))
     for text, key, unit in ROWS:
         print(f"{text:46}" + "".join(
             f"{r.get(key, '-'):>14,}" if key in r else f"{'-':>14}" for r in results), unit)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Measures encoding, decoding and storing on a GPU: docs/GPU.md. Prints a table;
 # build/bench-gpu.json has the same as JSON. Then publishes and follows with PyTorch, beside
-# its own methods, if there is one that sees the GPU: build/bench-gpu-torch.json. Takes about
-# two minutes.
+# its own methods, if there is one that sees the GPU: build/bench-gpu-torch.json. Takes a few
+# minutes.
 #
 #     MODELS      0.6b 7.6b: those that are wanted
 #     ROUNDS      the median counts (7)

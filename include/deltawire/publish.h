@@ -59,6 +59,14 @@ typedef enum dw_receipts {
     DW_RECEIPTS_CALLER = 1, /* the caller carries bytes between the ranks */
 } dw_receipts;
 
+/* Where the baseline of tensors on devices is. The deltas are the same. */
+typedef enum dw_baseline_memory {
+    DW_BASELINE_DEVICE = 0, /* in memory of their device */
+    DW_BASELINE_HOST = 1, /* in pinned memory of the host. At each publish it goes to the
+                             device, where it is compared, and takes no memory there but
+                             two buffers (docs/GPU.md) */
+} dw_baseline_memory;
+
 typedef struct dw_publish_options {
     size_t struct_bytes; /* set by dw_publish_options_init */
     dw_first_version first;
@@ -154,6 +162,7 @@ typedef struct dw_publish_options {
                                          `quantization_config`. Borrowed for the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
+    dw_baseline_memory baseline_memory;    /* for tensors on devices. Experimental */
 } dw_publish_options;
 
 DW_API void dw_publish_options_init_sized(dw_publish_options *options,
@@ -167,10 +176,11 @@ DW_API void dw_publish_options_init_sized(dw_publish_options *options,
  * caller's and are read at each publish; their data is not used if there are shards.
  *
  * Tensors may be on devices (device.h; experimental); shards are on the device of their
- * tensor. The baseline of such tensors is in memory of the device, of the same size. Not
- * with baseline_dir and not with quantize: DW_UNSUPPORTED. Wait for what writes the
- * weights before this call, dw_publisher_is_current and dw_publisher_state; only
- * dw_publisher_publish knows the streams. */
+ * tensor. The baseline of such tensors is in memory of the device, of the same size, or
+ * in pinned memory of the host (baseline_memory). Not with baseline_dir and not with
+ * quantize: DW_UNSUPPORTED. Wait for what writes the weights before this call,
+ * dw_publisher_is_current and dw_publisher_state; only dw_publisher_publish knows the
+ * streams. */
 DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);

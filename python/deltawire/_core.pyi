@@ -395,6 +395,7 @@ class Publisher:
         quantize_also: Iterable[str] | None = None,
         quantize_from_f32: bool = False,
         files: _Path | Mapping[str, bytes | _Path] | None = None,
+        baseline: Literal["device", "host"] = "device",
     ) -> Self:
         """`files`: the companion files of the next version (config.json, tokenizer files): a
         directory, from which those of the usual names are taken, or a mapping from names to
@@ -419,7 +420,11 @@ class Publisher:
 
         `quantize`: the stream holds the weights as fp8 or int8, with scales. Patterns in
         `quantize_keep` and `quantize_also` change which; `quantize_from_f32` does not round
-        F32 to BF16 first."""
+        F32 to BF16 first.
+
+        `baseline`: where the newest version of tensors on a GPU is kept: in memory of the
+        GPU, or in pinned memory of the host, from which it goes to the GPU at each publish
+        (docs/GPU.md). Experimental."""
     @property
     def stream_id(self) -> str: ...
     @property

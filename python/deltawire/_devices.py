@@ -50,11 +50,10 @@ def usable(
     devices: set[torch.device], baseline: str | None, options: dict[str, Any]
 ) -> set[torch.device]:
     """The devices whose tensors are published from where they are. The tensors of the others are
-    copied to the host at each publish; if nobody asked for that, it is logged."""
+    copied to the host at each publish, and that is logged: as a warning, unless the baseline is to
+    be on the host anyway."""
     if baseline not in (None, "device", "host"):
         raise ValueError("baseline is 'device' or 'host'")
-    if baseline == "host" or not devices:
-        return set()
     # not for tensors of a device, in the library
     faults = [f"{option}= needs tensors on the host" for option in ("baseline_dir", "quantize")
               if options.get(option) is not None]
@@ -66,6 +65,7 @@ def usable(
         elif baseline == "device":
             raise ValueError(f"baseline='device': {device} cannot be used: {fault}")
         else:
-            log.warning("tensors on %s are copied to the host at each publish, because %s "
-                        "(baseline='host' expects this)", device, fault)
+            log.log(logging.INFO if baseline == "host" else logging.WARNING,
+                    "tensors on %s are copied to the host at each publish, because %s "
+                    "(with baseline='host' this is no warning)", device, fault)
     return good

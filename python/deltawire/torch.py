@@ -146,9 +146,10 @@ class Publisher:
         counted from there. `frozen="never"` also reads weights without a gradient at each
         publish; otherwise those that seem unchanged are skipped. `on_error` is called with the
         exception of each version that was not published; the step raises what it raises.
-        `baseline` says where the newest version of tensors on GPUs is kept, and where they are
-        compared: "device", or "host", to which they are copied at each publish. The default is
-        the device, if the library can use it. `options` are those of deltawire.Publisher."""
+        `baseline` says where the newest version of tensors on GPUs is kept: "device", or "host",
+        which needs no room for it on the GPU, but takes longer (docs/GPU.md). Tensors on a GPU
+        that the library cannot use are copied to the host at each publish, unless `baseline` is
+        "device". `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
@@ -168,7 +169,7 @@ class Publisher:
         self._every, self._steps = publish_every, start_step or 0
         self._ticket = self._captured = 0
         arguments = self._weights.arguments(group)
-        options = {"step": start_step} | options
+        options = {"step": start_step, "baseline": baseline or "device"} | options
         _devices.wait_for(devices)  # for whatever wrote the weights
         self._native = _core.Publisher(url, **arguments, **options)
         self._outcomes = Outcomes(self._native, on_error)

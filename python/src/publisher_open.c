@@ -10,7 +10,7 @@ typedef struct arguments {
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
     PyObject *as_bf16, *shards, *files;
-    const char *when_busy, *base_name, *notes, *receipts, *stream;
+    const char *when_busy, *base_name, *notes, *receipts, *stream, *baseline;
     unsigned rank, n_ranks;
     int single_writer, new_key, provenance, publish_changed;
     unsigned exit_ms;
@@ -64,11 +64,12 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "quantize_also",
                             "quantize_from_f32",
                             "files",
+                            "baseline",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOpO:Publisher", names,
+               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOpOs:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -79,7 +80,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
                &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance,
                &a->publish_changed, &a->quantize.scheme, &a->quantize.keep,
-               &a->quantize.also, &a->quantize.from_f32, &a->files) != 0;
+               &a->quantize.also, &a->quantize.from_f32, &a->files, &a->baseline) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -129,11 +130,14 @@ static bool to_options(arguments *a, publisher_object *self)
 {
     static const char *const modes[] = {"wait", "skip", "fold", NULL};
     dw_publish_options *o = &a->options;
+    static const char *const memories[] = {"device", "host", NULL};
     const int mode = dwpy_choice(a->when_busy, modes, "when_busy");
-    if (mode < 0 || !read_folds(o->folds, a->folds) ||
+    const int memory = mode < 0 ? -1 : dwpy_choice(a->baseline, memories, "baseline");
+    if (memory < 0 || !read_folds(o->folds, a->folds) ||
         !dwpy_trust_read(&a->keys, a->trust))
         return false;
     o->when_busy = self->when_busy = (dw_when_busy)mode;
+    o->baseline_memory = (dw_baseline_memory)memory;
     o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n,
                           a->stream};
     o->base = dwpy_path_text(a->base);
@@ -207,6 +211,7 @@ PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 {
     arguments a = {.when_busy = "wait",
                    .receipts = "store",
+                   .baseline = "device",
                    .n_ranks = 1,
                    .exit_ms = 30000,
                    .provenance = 1,

@@ -43,7 +43,7 @@ static dw_tensor as_masters(dw_tensor b)
  */
 static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                          const dw_name_index *base, const dw_name_index *next,
-                         const dw_diff_options *options, dw_error *err)
+                         const dw_diff_options *options, bool is_captured, dw_error *err)
 {
     for (size_t i = 0; i < base->n; i++) {
         const dw_tensor *b = &base->tensors[base->order[i]];
@@ -62,7 +62,7 @@ static dw_status pair_up(dw_encode_pair *pairs, size_t *next_of,
                                     "the slices begin at different bytes");
         if (status != DW_OK)
             return status;
-        if (b->device != n->device)
+        if (b->device != n->device && !(is_captured && !b->device))
             return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, b->name,
                                   "the old version is on %s, the new one on %s. Copy one "
                                   "of them first",
@@ -137,7 +137,8 @@ dw_status dw_delta_diff_captured(dw_delta **out, const dw_tensor *base,
     if (status == DW_OK)
         status = dw_name_index_init(&next_names, next, n_tensors, err);
     if (status == DW_OK)
-        status = pair_up(pairs, next_of, &base_names, &next_names, &options, err);
+        status = pair_up(pairs, next_of, &base_names, &next_names, &options,
+                         capture != NULL, err);
     /* if tensors share memory, a store to one would hide the change of the other, so
      * everything is compared first. Devices only compare */
     bool later = false;

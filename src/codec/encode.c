@@ -41,10 +41,16 @@ static bool is_same(const encoder *e, const dw_encode_pair *pair)
     return e->job->digests_known && pair->next.data && pair->next.data == pair->base.data;
 }
 
+/* If a pair was captured, its old version may be on the host. */
+static bool is_on_device(const dw_encode_pair *pair)
+{
+    return pair->base.device || pair->next.device;
+}
+
 /* Whether its blocks are not encoded here. */
 static bool is_elsewhere(const encoder *e, const dw_encode_pair *pair)
 {
-    return e->job->device || pair->base.device;
+    return e->job->device || is_on_device(pair);
 }
 
 /* ---- the loop over blocks ---- */
@@ -211,7 +217,7 @@ static dw_status fetch_captured(encoder *e, dw_error *err)
         const size_t p = e->items[begin].pair;
         for (end = begin; end < e->n_items && e->items[end].pair == p; end++)
             ;
-        if (e->job->pairs[p].base.device)
+        if (is_on_device(&e->job->pairs[p]))
             status = c->fetch(c->context, &e->job->pairs[p], &e->maps[p],
                               e->items + begin, end - begin, err);
     }
@@ -268,7 +274,7 @@ static dw_status encode_on_devices(encoder *e, dw_error *err)
     dw_status status = DW_OK;
     bool some = false;
     for (size_t p = 0; p < e->job->n_pairs; p++)
-        some = some || e->job->pairs[p].base.device;
+        some = some || is_on_device(&e->job->pairs[p]);
     if (!some)
         return DW_OK;
     if (e->options->codec != DW_CODEC_CLASS || e->options->update_base || e->job->patch)

@@ -44,7 +44,8 @@ typedef struct dw_encode_device {
 } dw_encode_device;
 
 /* Blocks of pairs on devices that were compared and encoded before. FETCH fills the
- * results of N_ITEMS items, which are all of pair PAIR, and its map. */
+ * results of N_ITEMS items, which are all of pair PAIR, and its map. BASE may be on the
+ * host. */
 typedef struct dw_encode_capture {
     dw_status (*fetch)(void *context, const dw_encode_pair *pair, dw_class_map *map,
                        dw_encode_item *items, size_t n_items, dw_error *err);

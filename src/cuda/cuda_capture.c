@@ -78,7 +78,8 @@ dw_status dw_cuda_capture_open(dw_device_capture **out, dw_device *device,
     if (status == DW_OK)
         status = make_event(c, err);
     if (status == DW_OK)
-        status = dw_cuda_encoder_open(&c->encoder, c->cuda, pairs, n_tensors, 0, err);
+        status = dw_cuda_encoder_open(&c->encoder, c->cuda, pairs, n_tensors, 0,
+                                      n_tensors > 0 && !base[0].device, err);
     dw_free(pairs);
     if (status == DW_OK) {
         c->is_careful = true;

@@ -80,7 +80,6 @@ static dw_status load_constants(dw_cuda *c, dw_error *err)
 
 static dw_status load_kernels(dw_cuda *c, const dw_cuda_image *image, dw_error *err)
 {
-    int least = 0, greatest = 0;
     dw_status status =
         check(c, c->driver->module_load(&c->module, image->bytes), "load kernels", err);
     if (status != DW_OK)
@@ -99,15 +98,7 @@ static dw_status load_kernels(dw_cuda *c, const dw_cuda_image *image, dw_error *
                        "load a kernel", err);
     }
     if (status == DW_OK)
-        status = check(c, c->driver->stream_priorities(&least, &greatest),
-                       "read the priorities of streams", err);
-    if (status == DW_OK) {
-        status =
-            check(c, c->driver->stream_create(&c->stream, CU_STREAM_NON_BLOCKING, least),
-                  "create a stream", err);
-        if (status != DW_OK)
-            c->stream = NULL;
-    }
+        status = dw_cuda_make_stream(&c->stream, c, err);
     if (status == DW_OK)
         status = load_constants(c, err);
     return status;
@@ -205,19 +196,38 @@ void dw_cuda_free(dw_cuda *c, cu_pointer *pointer)
     *pointer = 0;
 }
 
-dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, dw_error *err)
+dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, const char *what,
+                               dw_error *err)
 {
     *out = NULL;
     const cu_result result = c->driver->host_alloc(out, n_bytes ? n_bytes : 1, 0);
-    if (result != CU_SUCCESS)
-        *out = NULL;
-    return check(c, result, "get pinned memory of the host", err);
+    if (result == CU_SUCCESS)
+        return DW_OK;
+    *out = NULL;
+    char doing[128];
+    snprintf(doing, sizeof doing,
+             "get %" PRIu64 " bytes of pinned memory of the host for %s", n_bytes, what);
+    return check(c, result, doing, err);
 }
 
 void dw_cuda_free_pinned(dw_cuda *c, void *memory)
 {
     if (memory)
         (void)c->driver->host_free(memory);
+}
+
+dw_status dw_cuda_make_stream(cu_stream *out, dw_cuda *c, dw_error *err)
+{
+    int least = 0, greatest = 0;
+    *out = NULL;
+    dw_status status = check(c, c->driver->stream_priorities(&least, &greatest),
+                             "read the priorities of streams", err);
+    if (status == DW_OK)
+        status = check(c, c->driver->stream_create(out, CU_STREAM_NON_BLOCKING, least),
+                       "create a stream", err);
+    if (status != DW_OK)
+        *out = NULL;
+    return status;
 }
 
 dw_status dw_cuda_up(dw_cuda *c, cu_pointer to, const void *from, uint64_t n_bytes,

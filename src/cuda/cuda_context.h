@@ -58,10 +58,15 @@ dw_status dw_cuda_alloc(cu_pointer *out, dw_cuda *c, uint64_t n_bytes, const cha
 /* Frees *POINTER if it is not 0, and sets it to 0. */
 void dw_cuda_free(dw_cuda *c, cu_pointer *pointer);
 
-/* Pinned memory of the host: the device copies it by itself. *OUT is NULL after a
- * failure. Freeing accepts NULL. */
-dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, dw_error *err);
+/* Pinned memory of the host: the device copies it by itself, and kernels can read it.
+ * *OUT is NULL after a failure. Freeing accepts NULL. */
+dw_status dw_cuda_alloc_pinned(void **out, dw_cuda *c, uint64_t n_bytes, const char *what,
+                               dw_error *err);
 void dw_cuda_free_pinned(dw_cuda *c, void *memory);
+
+/* A stream of the lowest priority that does not wait for the default one. NULL after a
+ * failure. */
+dw_status dw_cuda_make_stream(cu_stream *out, dw_cuda *c, dw_error *err);
 
 /* Copies on the handle's stream. The host's memory must stay until dw_cuda_wait. */
 dw_status dw_cuda_up(dw_cuda *c, cu_pointer to, const void *from, uint64_t n_bytes,

@@ -79,6 +79,29 @@ static void release(dw_device *device, void *data)
     (void)unlock(d, DW_OK);
 }
 
+static dw_status pin(void **out, dw_device *device, uint64_t n_bytes, const char *what,
+                     dw_error *err)
+{
+    cuda_device *d = lock(device);
+    *out = NULL;
+    dw_status status = dw_cuda_enter(d->cuda, err);
+    if (status == DW_OK) {
+        status = dw_cuda_alloc_pinned(out, d->cuda, n_bytes, what, err);
+        dw_cuda_leave(d->cuda);
+    }
+    return unlock(d, status);
+}
+
+static void unpin(dw_device *device, void *data)
+{
+    cuda_device *d = lock(device);
+    if (dw_cuda_enter(d->cuda, NULL) == DW_OK) {
+        dw_cuda_free_pinned(d->cuda, data);
+        dw_cuda_leave(d->cuda);
+    }
+    (void)unlock(d, DW_OK);
+}
+
 /* ---- copies ---- */
 
 typedef struct copy_job {
@@ -270,6 +293,8 @@ static const dw_device_ops cuda_ops = {
     .close = close_device,
     .alloc = alloc,
     .free = release,
+    .pin = pin,
+    .unpin = unpin,
     .read = read_out,
     .write = write_in,
     .copy = copy,

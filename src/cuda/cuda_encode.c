@@ -57,6 +57,8 @@ static void list_blocks(dw_cuda_encoder *e, bool is_first)
         e->round[e->n_round] = i;
         e->blocks[e->n_round++] = b;
     }
+    if (e->base_on_host)
+        dw_cuda_windows_list(&e->windows, e->blocks, e->n_round);
 }
 
 static dw_status upload_blocks(dw_cuda_encoder *e, dw_error *err)
@@ -66,6 +68,8 @@ static dw_status upload_blocks(dw_cuda_encoder *e, dw_error *err)
     if (status == DW_OK)
         status = dw_cuda_up(e->c, e->tables.block_of, e->block_of,
                             e->n_round_strips * sizeof *e->block_of, err);
+    if (status == DW_OK && e->base_on_host)
+        status = dw_cuda_windows_upload(&e->windows, e->c, e->n_round, err);
     return status;
 }
 
@@ -94,9 +98,13 @@ static dw_status compare_round(dw_cuda_encoder *e, dw_error *err)
 {
     const dw_cuda_encode_job job = device_job(e);
     const uint64_t n_counters = DW_CUDA_COUNTERS * sizeof *e->counters;
+    e->report.n_windows += e->windows.n;
     dw_status status = dw_cuda_zero(e->c, e->tables.counters, n_counters, err);
     if (status == DW_OK)
-        status = dw_cuda_launch(e->c, DW_CUDA_COMPARE, e->n_round_strips, &job, err);
+        status =
+            e->base_on_host
+                ? dw_cuda_windows_compare(&e->windows, e->c, e->blocks, &job, err)
+                : dw_cuda_launch(e->c, DW_CUDA_COMPARE, e->n_round_strips, &job, err);
     if (status == DW_OK)
         status = dw_cuda_down(e->c, e->counters, e->tables.counters, n_counters, err);
     if (status == DW_OK)
@@ -218,6 +226,13 @@ static bool has_moved(const dw_cuda_encoder *e, const dw_encode_pair *pairs)
     return false;
 }
 
+/* After a failure: waits until nothing is copied any more. */
+static void drain(dw_cuda_encoder *e, dw_status status)
+{
+    dw_cuda_drain(e->c, status);
+    dw_cuda_windows_drain(&e->windows, e->c, status);
+}
+
 static dw_status begin(dw_cuda_encoder *e, dw_error *err)
 {
     dw_status status = e->is_uploaded ? DW_OK : upload_tables(e, err);
@@ -248,7 +263,7 @@ dw_status dw_cuda_encoder_begin(dw_cuda_encoder *e, const dw_encode_pair *pairs,
         e->is_uploaded = false;
     }
     status = begin(e, err);
-    dw_cuda_drain(e->c, status);
+    drain(e, status);
     dw_cuda_leave(e->c);
     return status;
 }
@@ -304,7 +319,7 @@ dw_status dw_cuda_encoder_wait(dw_cuda_encoder *e, dw_error *err)
         while (status == DW_OK && blocks_left(e) > 0)
             status = next_round(e, err);
     }
-    dw_cuda_drain(e->c, status);
+    drain(e, status);
     dw_cuda_leave(e->c);
     return status;
 }
@@ -438,6 +453,8 @@ dw_cuda_encode_report dw_cuda_encoder_report(const dw_cuda_encoder *e)
 {
     dw_cuda_encode_report report = e->report;
     report.n_device_bytes = e->tables.n_bytes + e->room.n_device_bytes;
+    if (e->base_on_host)
+        report.n_device_bytes += dw_cuda_windows_bytes(&e->windows, e->n_blocks);
     return report;
 }
 
@@ -473,7 +490,7 @@ dw_status dw_cuda_encode(void *call, const dw_encode_job *job, dw_class_map *map
         status = digest_bases(k->cuda, job, items, n_items, err);
     if (status == DW_OK)
         status = dw_cuda_encoder_open(&e, k->cuda, job->pairs, job->n_pairs, k->n_entries,
-                                      err);
+                                      k->base_on_host, err);
     if (status == DW_OK)
         status = dw_cuda_encoder_begin(e, NULL, err);
     if (status == DW_OK)

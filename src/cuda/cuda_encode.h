@@ -11,6 +11,9 @@
  *     pack      puts blocks one after the other
  *     rebuild   makes the new elements of a dense block from old ones and moves
  *
+ * If the old weights are on the host, there is a launch of compare for each window of
+ * them (base_windows.h).
+ *
  * The list has room for a certain number of changes. Blocks that find no room are put
  * off: they are compared again afterwards, as many at a time as have room in any case. So
  * if more than that changes, the new weights must stay longer.
@@ -34,14 +37,16 @@ typedef struct dw_cuda_encode_report {
     uint64_t n_dense;        /* of it, so far */
     uint64_t n_changed;      /* elements of it */
     uint64_t n_device_bytes; /* memory of the device that the encoder holds */
+    uint64_t n_windows;      /* of the last version, if the old weights are on the host */
 } dw_cuda_encode_report;
 
 /* Takes memory and makes the tables. `data` of all tensors are addresses of the device,
  * aligned to the elements; digests are not used. N_ENTRIES is the room for changes; 0:
- * one for each 32 elements, and more after a version that did not fit. */
+ * one for each 32 elements, and more after a version that did not fit. BASE_ON_HOST: the
+ * old weights are in one allocation of pinned memory of the host. */
 dw_status dw_cuda_encoder_open(dw_cuda_encoder **out, dw_cuda *c,
                                const dw_encode_pair *pairs, size_t n_pairs,
-                               uint64_t n_entries, dw_error *err);
+                               uint64_t n_entries, bool base_on_host, dw_error *err);
 void dw_cuda_encoder_close(dw_cuda_encoder *e);
 
 /* Puts choose and compare on the handle's stream, and returns. PAIRS: the same tensors,
@@ -75,6 +80,7 @@ dw_cuda_encode_report dw_cuda_encoder_report(const dw_cuda_encoder *e);
 typedef struct dw_cuda_encode_call {
     dw_cuda *cuda;
     uint64_t n_entries; /* as above */
+    bool base_on_host;  /* likewise */
     dw_cuda_encode_report report;
 } dw_cuda_encode_call;
 

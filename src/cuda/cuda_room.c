@@ -30,7 +30,8 @@ dw_status dw_cuda_pinned_reserve(dw_cuda_pinned *pinned, dw_cuda *c, uint64_t n_
     if (n_bytes <= pinned->n_bytes)
         return DW_OK;
     dw_cuda_pinned_free(pinned, c);
-    dw_status status = dw_cuda_alloc_pinned(&pinned->at, c, generous(n_bytes), err);
+    dw_status status =
+        dw_cuda_alloc_pinned(&pinned->at, c, generous(n_bytes), "copies", err);
     if (status == DW_OK)
         pinned->n_bytes = generous(n_bytes);
     return status;

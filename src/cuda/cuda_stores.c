@@ -42,8 +42,9 @@ static dw_status reserve(dw_cuda_stores *s, dw_error *err)
     for (size_t i = 0; status == DW_OK && i < sizeof list / sizeof list[0]; i++)
         status =
             dw_cuda_alloc(list[i].out, s->c, list[i].n_bytes, "a patch's stores", err);
-    return status == DW_OK ? dw_cuda_alloc_pinned(&s->pinned, s->c, PASS_BYTES, err)
-                           : status;
+    return status == DW_OK
+               ? dw_cuda_alloc_pinned(&s->pinned, s->c, PASS_BYTES, "stores", err)
+               : status;
 }
 
 dw_status dw_cuda_stores_new(dw_cuda_stores **out, dw_cuda *c,

@@ -137,7 +137,7 @@ dw_status dw_cuda_pinned_out(dw_cuda_encoder *e, uint64_t n, dw_error *err)
     e->n_out = 0;
     void *out;
     n += n / 4; /* the next version may have more */
-    dw_status status = dw_cuda_alloc_pinned(&out, e->c, n, err);
+    dw_status status = dw_cuda_alloc_pinned(&out, e->c, n, "encoded bytes", err);
     if (status != DW_OK)
         return status;
     e->out = out;
@@ -167,7 +167,7 @@ static dw_status take_tables(dw_cuda_encoder *e, dw_error *err)
     dw_status status = take_device(&t->memory, e->c, device,
                                    sizeof device / sizeof device[0], "tables", err);
     if (status == DW_OK)
-        status = dw_cuda_alloc_pinned(&e->pinned, e->c, sum_of(host, n), err);
+        status = dw_cuda_alloc_pinned(&e->pinned, e->c, sum_of(host, n), "tables", err);
     uint8_t *next = e->pinned;
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         memcpy(host[i].out, &next, sizeof next);
@@ -193,6 +193,8 @@ static dw_status count_blocks(dw_cuda_encoder *e, dw_error *err)
         const dw_cuda_block b = dw_cuda_encoder_block(e, i);
         e->n_strips += dw_cuda_strips_of(&b);
         e->n_elems += b.n;
+        e->n_base += (uint64_t)b.n * b.width;
+        e->n_largest = b.n * b.width > e->n_largest ? b.n * b.width : e->n_largest;
         e->n_most = b.n > e->n_most ? b.n : e->n_most;
     }
     if (e->n_strips > UINT32_MAX)
@@ -205,6 +207,9 @@ static dw_status count_blocks(dw_cuda_encoder *e, dw_error *err)
 static dw_status take_all(dw_cuda_encoder *e, uint64_t n_entries, dw_error *err)
 {
     dw_status status = take_tables(e, err);
+    if (status == DW_OK && e->base_on_host)
+        status = dw_cuda_windows_open(&e->windows, e->c, e->n_blocks, e->n_base,
+                                      e->n_largest, err);
     if (status == DW_OK)
         status = dw_cuda_encoder_take_room(
             e, n_entries ? n_entries : e->n_elems / ELEMS_A_CHANGE + 1, err);
@@ -220,7 +225,7 @@ static dw_status take_all(dw_cuda_encoder *e, uint64_t n_entries, dw_error *err)
 
 dw_status dw_cuda_encoder_open(dw_cuda_encoder **out, dw_cuda *c,
                                const dw_encode_pair *pairs, size_t n_pairs,
-                               uint64_t n_entries, dw_error *err)
+                               uint64_t n_entries, bool base_on_host, dw_error *err)
 {
     *out = NULL;
     dw_cuda_encoder *e = dw_alloc_zeroed(1, sizeof *e);
@@ -229,6 +234,7 @@ dw_status dw_cuda_encoder_open(dw_cuda_encoder **out, dw_cuda *c,
     e->c = c;
     e->n_pairs = n_pairs;
     e->grows = n_entries == 0;
+    e->base_on_host = base_on_host;
     e->pairs = dw_alloc_array(n_pairs, sizeof *e->pairs);
     e->first_block = dw_alloc_zeroed(n_pairs + 1, sizeof *e->first_block);
     dw_status status = e->pairs && e->first_block ? DW_OK : dw_fail_memory(err, c->where);
@@ -258,6 +264,7 @@ void dw_cuda_encoder_close(dw_cuda_encoder *e)
         (void)e->c->driver->stream_wait(e->c->stream);
         if (e->compared)
             (void)e->c->driver->event_destroy(e->compared);
+        dw_cuda_windows_close(&e->windows, e->c);
         dw_cuda_free(e->c, &e->tables.memory);
         dw_cuda_free(e->c, &e->room.list);
         dw_cuda_free(e->c, &e->room.bytes);
@@ -266,6 +273,7 @@ void dw_cuda_encoder_close(dw_cuda_encoder *e)
         dw_cuda_free_pinned(e->c, e->out);
         dw_cuda_leave(e->c);
     }
+    dw_free(e->windows.items);
     dw_packed_scratch_free(e->packed);
     dw_free(e->pairs);
     dw_free(e->first_block);

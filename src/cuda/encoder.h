@@ -3,6 +3,7 @@
 #define DW_CUDA_ENCODER_H
 
 #include "codec/packed_block.h"
+#include "cuda/base_windows.h"
 #include "cuda/cuda_encode.h"
 
 /* The tables of blocks, on both sides. */
@@ -41,9 +42,11 @@ struct dw_cuda_encoder {
     size_t *first_block;   /* [pairs + 1] */
     size_t n_pairs, n_blocks;
     uint64_t n_strips, n_elems, n_most; /* elements of the largest block */
+    uint64_t n_base, n_largest; /* bytes of the old weights, and of their largest block */
     uint32_t move_bytes;
     bool grows;
-    bool is_uploaded; /* the tables on the device are those of all blocks */
+    bool base_on_host; /* the old weights are in pinned memory of the host */
+    bool is_uploaded;  /* the tables on the device are those of all blocks */
 
     /* in pinned memory */
     void *pinned;
@@ -59,6 +62,7 @@ struct dw_cuda_encoder {
 
     dw_cuda_tables tables;
     dw_cuda_encoder_room room;
+    dw_cuda_windows windows; /* if base_on_host */
     cu_event compared;
 
     /* of a version */

@@ -18,24 +18,32 @@ dw_status dw_baseline_open(dw_publisher *p, dw_error *err)
     b->data = dw_alloc_zeroed(p->pieces.owned.n, sizeof *b->data);
     b->views = dw_alloc_array(p->pieces.cut.n, sizeof *b->views);
     b->digests = dw_alloc_zeroed(p->pieces.cut.n, sizeof *b->digests);
-    return b->data && b->views && b->digests ? DW_OK : dw_fail_memory(err, NULL);
+    b->devices = dw_alloc_zeroed(p->pieces.owned.n, sizeof *b->devices);
+    b->is_pinned = p->options.baseline_memory == DW_BASELINE_HOST;
+    for (size_t k = 0; b->devices && !b->is_pinned && k < p->pieces.owned.n; k++)
+        b->devices[k] = p->live.devices[k];
+    return b->data && b->views && b->digests && b->devices ? DW_OK
+                                                           : dw_fail_memory(err, NULL);
 }
 
 void dw_baseline_close(dw_baseline *b)
 {
     dw_follower_close(b->follower);
     dw_free(b->memory);
-    for (size_t i = 0; i < b->n_devices; i++)
-        b->on_devices[i].device->ops->free(b->on_devices[i].device,
-                                           b->on_devices[i].data);
+    for (size_t i = 0; i < b->n_devices; i++) {
+        const dw_place *at = &b->on_devices[i];
+        (b->is_pinned ? at->device->ops->unpin : at->device->ops->free)(at->device,
+                                                                        at->data);
+    }
     dw_free(b->on_devices);
+    dw_free(b->devices);
     dw_free(b->data);
     dw_free(b->views);
     dw_free(b->digests);
     dw_free(b->proven);
 }
 
-/* The room of the owned slices on DEVICE; NULL: on the host. Puts them one after the
+/* The room for the owned slices of DEVICE; NULL: of the host. Puts them one after the
  * other at START, if that is not NULL. */
 static uint64_t lay_out(dw_publisher *p, const dw_device *device, uint8_t *start)
 {
@@ -50,8 +58,22 @@ static uint64_t lay_out(dw_publisher *p, const dw_device *device, uint8_t *start
     return n;
 }
 
-/* Allocates memory for the owned slices on DEVICE, unless it has been done. */
-static dw_status allocate_on(dw_publisher *p, dw_device *device, dw_error *err)
+/* There is no memory for the baseline: what else to do. */
+static dw_status explain_memory(bool is_pinned, dw_status status, dw_error *err)
+{
+    if (status != DW_NO_MEMORY || !err)
+        return status;
+    const dw_error fault = *err;
+    return dw_fail(err, status, fault.where, "%.400s. %s", fault.text,
+                   is_pinned
+                       ? "Free memory of the host or raise its limit, or keep the "
+                         "baseline on the device (DW_BASELINE_DEVICE)"
+                       : "Free memory of the device, or keep the baseline in memory "
+                         "of the host (DW_BASELINE_HOST)");
+}
+
+/* Allocates memory for the owned slices of DEVICE, unless it has been done. */
+static dw_status allocate_for(dw_publisher *p, dw_device *device, dw_error *err)
 {
     dw_baseline *b = &p->baseline;
     for (size_t i = 0; i < b->n_devices; i++)
@@ -63,10 +85,10 @@ static dw_status allocate_on(dw_publisher *p, dw_device *device, dw_error *err)
         return dw_fail_memory(err, NULL);
     b->on_devices = grown;
     void *memory;
-    dw_status status = device->ops->alloc(&memory, device, lay_out(p, device, NULL) + 1,
-                                          "the baseline", err);
+    dw_status status = (b->is_pinned ? device->ops->pin : device->ops->alloc)(
+        &memory, device, lay_out(p, device, NULL) + 1, "the baseline", err);
     if (status != DW_OK)
-        return status;
+        return explain_memory(b->is_pinned, status, err);
     b->on_devices[b->n_devices++] = (dw_place){device, memory};
     (void)lay_out(p, device, memory);
     return DW_OK;
@@ -84,7 +106,7 @@ static dw_status allocate_memory(dw_publisher *p, dw_error *err)
     dw_status status = DW_OK;
     for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++)
         if (p->live.devices[k])
-            status = allocate_on(p, p->live.devices[k], err);
+            status = allocate_for(p, p->live.devices[k], err);
     return status;
 }
 
@@ -92,8 +114,8 @@ dw_status dw_baseline_copy_live(dw_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++)
-        status =
-            dw_live_read(p, k, (dw_place){p->live.devices[k], p->baseline.data[k]}, err);
+        status = dw_live_read(
+            p, k, (dw_place){p->baseline.devices[k], p->baseline.data[k]}, err);
     return status;
 }
 
@@ -138,7 +160,7 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
         for (size_t t = 0; t < p->pieces.n_table; t++) {
             memory[t] = p->pieces.table[t];
             memory[t].data = p->baseline.data[t];
-            memory[t].device = p->live.devices[t];
+            memory[t].device = p->baseline.devices[t];
         }
         options.tensors = memory;
         options.n_tensors = p->pieces.n_table;
@@ -169,7 +191,7 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
         p->baseline.data[t] = tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
     if (p->baseline.in_memory)
-        dw_pieces_place(&p->pieces, p->baseline.views, p->live.devices);
+        dw_pieces_place(&p->pieces, p->baseline.views, p->baseline.devices);
     /* the digests of whole tensors are known: only tensors in several pieces are read */
     return w ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, tensors, n,
                                 dw_weights_digests(w), p->options.n_threads, err)
@@ -223,7 +245,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
             uint64_t n = dw_slice_bytes(p->pieces.table, s);
             uint8_t *from = model.tensors[s->tensor].data;
             status = dw_place_copy(
-                (dw_place){p->live.devices[k], p->baseline.data[k]},
+                (dw_place){p->baseline.devices[k], p->baseline.data[k]},
                 (dw_place){NULL, from + dw_slice_bytes(p->pieces.table, &before)}, n,
                 err);
         }
@@ -239,7 +261,7 @@ void dw_baseline_show(dw_publisher *p)
 {
     if (!p->sharded)
         dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
-                             p->baseline.in_memory ? p->live.devices : NULL,
+                             p->baseline.in_memory ? p->baseline.devices : NULL,
                              dw_weights_checkpoint(weights_of(p)));
 }
 
@@ -355,7 +377,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
     for (size_t t = 0; t < p->pieces.n_table; t++) {
         live[t] = p->pieces.table[t];
         live[t].data = data[t];
-        live[t].device = p->baseline.in_memory ? p->live.devices[t] : NULL;
+        live[t].device = p->baseline.in_memory ? p->baseline.devices[t] : NULL;
     }
     dw_status status = DW_OK;
     const char *dir = dw_weights_dir(w);

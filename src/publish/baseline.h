@@ -18,8 +18,11 @@ typedef struct dw_baseline {
     dw_follower *follower; /* the whole model, in a directory or in `memory` */
     bool in_memory;        /* whole tensors or shards; else it is in a directory */
     uint8_t *memory;       /* of the host */
-    dw_place *on_devices;  /* [n_devices] memory of devices */
+    dw_place *on_devices;  /* [n_devices] memory for the weights of each device: its own,
+                              or pinned memory of the host */
     size_t n_devices;
+    bool is_pinned;        /* it is the latter */
+    dw_device **devices;   /* [pieces.owned.n] where `data` is: NULL on the host */
     uint64_t n_moves;      /* how often it was read from the stream or moved on */
     void **data;           /* [pieces.owned.n] */
     dw_tensor *views;      /* [pieces.cut.n] */

@@ -18,7 +18,7 @@
 
 typedef struct dw_live {
     void **data;         /* [pieces.owned.n] the caller's; NULL for scales */
-    dw_device **devices; /* [pieces.owned.n] where that is, and the baseline too */
+    dw_device **devices; /* [pieces.owned.n] where that is */
     dw_tensor *views;    /* [pieces.cut.n] of that data, with the caller's types */
     dw_tensor *chosen;   /* [pieces.cut.n] the views to diff: the caller's; if a tensor is
                             known, the baseline's; if it is quantised, what was made */

@@ -69,6 +69,10 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
             "of the job");
+    if (o->baseline_memory != DW_BASELINE_DEVICE &&
+        o->baseline_memory != DW_BASELINE_HOST)
+        return dw_fail(err, DW_INVALID, NULL,
+                       "`baseline_memory` is DW_BASELINE_DEVICE or DW_BASELINE_HOST");
     if (o->quantize && o->quantize->scheme != DW_QUANT_NONE && o->first == DW_FIRST_BASE)
         return dw_fail(err, DW_INVALID, NULL,
                        "a quantised stream cannot start from a base: followers would "

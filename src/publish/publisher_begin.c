@@ -166,7 +166,7 @@ dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *w
         .n_table = p->pieces.n_table,
         .slices = &p->pieces.owned,
         .data = p->baseline.data,
-        .devices = p->baseline.in_memory ? p->live.devices : NULL,
+        .devices = p->baseline.in_memory ? p->baseline.devices : NULL,
         .share = dw_pieces_share(&p->pieces, p->baseline.digests),
         .version = 0,
         .write_id = write_id,
@@ -217,7 +217,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
     if (status == DW_OK) {
         dw_pieces_view(&p->pieces, p->live.chosen, live.data);
         if (p->baseline.in_memory)
-            dw_pieces_place(&p->pieces, p->live.chosen, p->live.devices);
+            dw_pieces_place(&p->pieces, p->live.chosen, p->baseline.devices);
         status = dw_digest_tensors(p->baseline.digests, NULL, p->live.chosen,
                                    p->pieces.cut.n, p->options.n_threads, NULL, err);
     }

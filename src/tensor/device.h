@@ -55,6 +55,11 @@ typedef struct dw_device_ops {
                        dw_error *err);
     void (*free)(dw_device *device, void *pointer);
 
+    /* Memory of the host that the device reads by itself, and copies without the CPU. */
+    dw_status (*pin)(void **out, dw_device *device, uint64_t n_bytes, const char *what,
+                     dw_error *err);
+    void (*unpin)(dw_device *device, void *pointer);
+
     /* Copies from the device, to it, and inside it. The host's side is plain memory. */
     dw_status (*read)(dw_device *device, void *to, const void *from, uint64_t n_bytes,
                       dw_error *err);
@@ -92,7 +97,8 @@ typedef struct dw_device_ops {
     void (*stage_free)(dw_device_stage *stage);
 
     /* Capturing a version: hold, wait, encode, fetch (any number of times), end. BASE and
-     * NEXT stay where they are until close, which accepts NULL.
+     * NEXT stay where they are until close, which accepts NULL. BASE is on the device, or
+     * all of it in one piece of memory from `pin`.
      *
      * `hold` starts the comparison after what STREAM, a stream of the device's or NULL
      * for its default one, was given to do so far; what it is given from then on comes

@@ -43,6 +43,14 @@ static inline void host_copy(dw_cuda *c, void *out, const void *from, uint64_t n
     dw_cuda_leave(c);
 }
 
+static inline void device_write(dw_cuda *c, void *to, const void *from, uint64_t n)
+{
+    assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
+    assert_int_equal(dw_cuda_up(c, (cu_pointer)(uintptr_t)to, from, n, NULL), DW_OK);
+    assert_int_equal(dw_cuda_wait(c, NULL), DW_OK);
+    dw_cuda_leave(c);
+}
+
 static inline void device_free(dw_cuda *c, cu_pointer *block)
 {
     assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
@@ -62,6 +70,9 @@ typedef struct device_case {
     unsigned offset; /* of the address, in elements */
 } device_case;
 
+/* Whether versions_make puts the old versions into pinned memory of the host. */
+static bool base_on_host;
+
 typedef struct two_versions {
     size_t n;
     char (*names)[32];
@@ -69,6 +80,7 @@ typedef struct two_versions {
     dw_encode_pair *host;   /* base and next on the host */
     dw_encode_pair *device; /* the same on the device */
     cu_pointer *blocks;     /* [2 n] */
+    void *pinned;           /* the bases of `device`, if they are on the host */
 } two_versions;
 
 static inline float widen(uint16_t x)
@@ -88,6 +100,48 @@ static inline void *unround(const uint16_t *next, uint64_t n)
     return out;
 }
 
+/* Moves the bases of `device` to pinned memory, with gaps between them. */
+static inline void pin_bases(dw_cuda *c, two_versions *v, const device_case *cases)
+{
+    uint64_t n = 0;
+    uint64_t *places = calloc(v->n + 1, sizeof *places);
+    for (size_t i = 0; i < v->n; i++) {
+        const dw_tensor *base = &v->host[i].base;
+        places[i] = n + cases[i].offset * dw_dtype_element(base->dtype).width;
+        n = (places[i] + base->n_bytes + 7) / 8 * 8 + 8 * random_below(i % 3 ? 3 : 60);
+    }
+    assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
+    assert_int_equal(dw_cuda_alloc_pinned(&v->pinned, c, n, "a test", NULL), DW_OK);
+    dw_cuda_leave(c);
+    memset(v->pinned, 0x77, n);
+    for (size_t i = 0; i < v->n; i++) {
+        v->device[i].base.data = (uint8_t *)v->pinned + places[i];
+        memcpy(v->device[i].base.data, v->host[i].base.data, v->host[i].base.n_bytes);
+        device_free(c, &v->blocks[2 * i]);
+    }
+    free(places);
+}
+
+/* Brings base I of `device` to that of `host`. */
+static inline void base_write(dw_cuda *c, two_versions *v, size_t i)
+{
+    const dw_tensor *from = &v->host[i].base;
+    void *to = v->device[i].base.data;
+    if (v->pinned)
+        memcpy(to, from->data, from->n_bytes);
+    else
+        device_write(c, to, from->data, from->n_bytes);
+}
+
+static inline void base_read(dw_cuda *c, void *out, const two_versions *v, size_t i)
+{
+    const dw_tensor *base = &v->device[i].base;
+    if (v->pinned)
+        memcpy(out, base->data, base->n_bytes);
+    else
+        host_copy(c, out, base->data, base->n_bytes);
+}
+
 static inline two_versions versions_make(dw_cuda *c, const device_case *cases, size_t n)
 {
     two_versions v = {n,
@@ -95,7 +149,8 @@ static inline two_versions versions_make(dw_cuda *c, const device_case *cases, s
                       calloc(n, sizeof *v.dims),
                       calloc(n, sizeof *v.host),
                       calloc(n, sizeof *v.device),
-                      calloc(2 * n, sizeof *v.blocks)};
+                      calloc(2 * n, sizeof *v.blocks),
+                      NULL};
     for (size_t i = 0; i < n; i++) {
         const device_case *k = &cases[i];
         const dw_element element = dw_dtype_element(k->dtype);
@@ -127,6 +182,8 @@ static inline two_versions versions_make(dw_cuda *c, const device_case *cases, s
             c, next.data, next.n_bytes, k->offset * (k->is_rounded ? 4 : element.width),
             &v.blocks[2 * i + 1]);
     }
+    if (base_on_host)
+        pin_bases(c, &v, cases);
     return v;
 }
 
@@ -138,6 +195,9 @@ static inline void versions_free(dw_cuda *c, two_versions *v)
         device_free(c, &v->blocks[2 * i]);
         device_free(c, &v->blocks[2 * i + 1]);
     }
+    assert_int_equal(dw_cuda_enter(c, NULL), DW_OK);
+    dw_cuda_free_pinned(c, v->pinned);
+    dw_cuda_leave(c);
     free(v->names);
     free(v->dims);
     free(v->host);
@@ -234,7 +294,7 @@ static inline dw_delta *encode_by(const dw_encode_device *device, dw_cuda *c,
     dw_delta_close(got);
     for (size_t i = 0; i < v->n; i++) {
         uint8_t *kept = malloc(old[i].n_bytes + 1);
-        host_copy(c, kept, v->device[i].base.data, old[i].n_bytes);
+        base_read(c, kept, v, i);
         if (old[i].n_bytes)
             assert_memory_equal(kept, old[i].data, old[i].n_bytes);
         free(kept);
@@ -249,6 +309,7 @@ static inline dw_delta *encode_both(dw_cuda *c, two_versions *v,
 {
     const dw_encode_device device = {dw_cuda_encode, encoder};
     encoder->cuda = c;
+    encoder->base_on_host = base_on_host;
     return encode_by(&device, c, v);
 }
 

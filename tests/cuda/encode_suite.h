@@ -13,6 +13,7 @@ static inline void check(const device_case *cases, size_t n, dw_cuda_encode_call
 {
     two_versions v = versions_make(cuda, cases, n);
     there_and_back(cuda, &v, encoder);
+    assert_int_equal(base_on_host, encoder->report.n_windows > 0);
     versions_free(cuda, &v);
 }
 
@@ -36,6 +37,7 @@ static inline void test_types_and_lengths(void **state)
     dw_cuda_encode_call encoder = {0};
     vary_order(1);
     check(cases, DW_DTYPE_COUNT * N, &encoder);
+    assert_true(!base_on_host || encoder.report.n_windows > 10);
 }
 
 /* From nothing to everything; the densest are packed or stored. */
@@ -75,6 +77,7 @@ static inline void test_blocks(void **state)
     dw_cuda_encode_call encoder = {0};
     check(cases, sizeof cases / sizeof cases[0], &encoder);
     assert_int_equal(encoder.report.n_put_off, 0);
+    assert_true(!base_on_host || encoder.report.n_windows > 3);
 }
 
 /* BF16 from F32, rounded on the way. */
@@ -104,13 +107,8 @@ static inline void test_special_values(void **state)
             old[x] = (uint16_t)x;
             next[x] = x % 5 == 0 ? (uint16_t)specials[random_below(12)] : (uint16_t)x;
         }
-        assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
-        dw_cuda_up(cuda, (cu_pointer)(uintptr_t)v.device[i].base.data, old, 2 << 16,
-                   NULL);
-        dw_cuda_up(cuda, (cu_pointer)(uintptr_t)v.device[i].next.data, next, 2 << 16,
-                   NULL);
-        assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
-        dw_cuda_leave(cuda);
+        base_write(cuda, &v, i);
+        device_write(cuda, v.device[i].next.data, next, 2 << 16);
     }
     dw_cuda_encode_call encoder = {0};
     there_and_back(cuda, &v, &encoder);
@@ -167,7 +165,8 @@ static inline void test_versions(void **state)
     two_versions v = versions_make(cuda, cases, N);
     dw_cuda_encoder *encoder;
     dw_error err = {0};
-    assert_int_equal(dw_cuda_encoder_open(&encoder, cuda, v.device, N, 0, &err), DW_OK);
+    assert_int_equal(
+        dw_cuda_encoder_open(&encoder, cuda, v.device, N, 0, base_on_host, &err), DW_OK);
     uint64_t n_put_off = 0, n_bytes = dw_cuda_encoder_report(encoder).n_device_bytes;
     for (size_t round = 0; round < 5; round++) {
         for (size_t i = 0; i < N; i++) {
@@ -187,13 +186,8 @@ static inline void test_versions(void **state)
                 d->next.data = device_copy(cuda, h->next.data, h->next.n_bytes, 0,
                                            &v.blocks[2 * i + 1]);
             }
-            assert_int_equal(dw_cuda_enter(cuda, NULL), DW_OK);
-            dw_cuda_up(cuda, (cu_pointer)(uintptr_t)d->base.data, h->base.data,
-                       h->base.n_bytes, NULL);
-            dw_cuda_up(cuda, (cu_pointer)(uintptr_t)d->next.data, h->next.data,
-                       h->next.n_bytes, NULL);
-            assert_int_equal(dw_cuda_wait(cuda, NULL), DW_OK);
-            dw_cuda_leave(cuda);
+            base_write(cuda, &v, i);
+            device_write(cuda, d->next.data, h->next.data, h->next.n_bytes);
         }
         assert_int_equal(
             dw_cuda_encoder_begin(encoder, round == 3 ? v.device : NULL, &err), DW_OK);

@@ -16,6 +16,7 @@ static struct {
     int64_t (*held)(void);
     uint64_t (*peak)(void);
     void (*seed)(uint64_t seed);
+    void (*eager)(int is_eager);
 } fake;
 
 static const dw_cuda_image fake_image = {"", "emulated"};
@@ -26,7 +27,7 @@ static int fake_open(void **state)
     (void)state;
     static const char *const names[] = {"fake_cuda_fail", "fake_cuda_calls",
                                         "fake_cuda_held", "fake_cuda_peak",
-                                        "emulate_seed"};
+                                        "emulate_seed",   "fake_cuda_eager"};
     void *library = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
     if (!library || setenv("DELTAWIRE_CUDA_DRIVER", FAKE_CUDA, 1) != 0)
         return -1;

@@ -47,6 +47,7 @@ struct cu_stream_st {
     work *first, **end;
     uint64_t n_given, n_done;
     unsigned n_losses; /* of the device, when it was last used */
+    struct cu_stream_st *next;
 };
 
 typedef struct block {
@@ -56,13 +57,14 @@ typedef struct block {
 
 static struct cu_context_st contexts[N_DEVICES] = {{0, 0}, {1, 0}};
 static struct cu_stream_st defaults[N_DEVICES]; /* the stream 0 of each device */
+static struct cu_stream_st *destroyed; /* others may still have an event of them ahead */
 static _Thread_local cu_context current[16];
 static _Thread_local unsigned n_current;
 static int64_t n_pushed; /* by all threads */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t n_calls, fail_at = -1, n_held;
 static int fail_result;
-static bool fail_lost, failed;
+static bool fail_lost, failed, is_eager;
 static unsigned n_losses;
 static uint64_t n_memory, peak_memory;
 
@@ -89,6 +91,13 @@ int64_t fake_cuda_held(void)
     const int64_t n = n_held + n_pushed;
     pthread_mutex_unlock(&lock);
     return n;
+}
+
+void fake_cuda_eager(int wish)
+{
+    pthread_mutex_lock(&lock);
+    is_eager = wish;
+    pthread_mutex_unlock(&lock);
 }
 
 uint64_t fake_cuda_peak(void)
@@ -419,6 +428,15 @@ static void run_until(struct cu_stream_st *s, uint64_t n)
     }
 }
 
+/* What may happen already now. */
+static void run_copies(struct cu_stream_st *s)
+{
+    while (s->first && (s->first->kind == COPY || s->first->kind == FILL ||
+                        (s->first->kind == WAIT &&
+                         s->first->event.stream->n_done >= s->first->event.at)))
+        run_until(s, s->n_done + 1);
+}
+
 static cu_result give(struct cu_stream_st *s, work w)
 {
     work *kept = malloc(sizeof *kept);
@@ -430,6 +448,8 @@ static cu_result give(struct cu_stream_st *s, work w)
     *s->end = kept;
     s->end = &kept->next;
     s->n_given++;
+    if (is_eager)
+        run_copies(s);
     return CU_SUCCESS;
 }
 
@@ -465,7 +485,8 @@ API(cuStreamDestroy_v2)(cu_stream stream)
 {
     LOCKED;
     drop_work(stream); /* what nobody waited for */
-    free(stream);
+    stream->next = destroyed;
+    destroyed = stream;
     n_held--;
     return next_result();
 }

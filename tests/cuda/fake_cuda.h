@@ -15,6 +15,10 @@ int64_t fake_cuda_calls(void);
  * without a pop. */
 int64_t fake_cuda_held(void);
 
+/* Whether a stream copies as soon as it can, while kernels still run as late as they can.
+ */
+void fake_cuda_eager(int is_eager);
+
 /* The most bytes of device memory since the last fake_cuda_fail. */
 uint64_t fake_cuda_peak(void);
 

@@ -33,8 +33,11 @@ typedef struct suite {
     uint64_t dims[SUITE_TENSORS];
     uint8_t *pinned; /* what streams copy from */
     bool as_bf16[SUITE_TENSORS];
+    dw_baseline_memory baseline; /* of `live` */
     dw_publisher *publishers[2]; /* of `live`, of `truth` */
 } suite;
+
+static dw_baseline_memory suite_baseline; /* of the suites that are made next */
 
 /* Where tensor I is: -1 on the host. */
 static int suite_place(const suite *s, size_t i)
@@ -50,7 +53,7 @@ static void suite_make(suite *s, uint32_t n_devices, const dw_cuda_image *image,
         "e.bf16", "m.master", "h.host", "d.bf16", "n.empty", "u.bytes", "f.f32"};
     static const dw_dtype types[SUITE_TENSORS] = {DW_BF16, DW_F32, DW_BF16, DW_BF16,
                                                   DW_F16,  DW_U8,  DW_F32};
-    *s = (suite){.n_devices = n_devices, .image = image};
+    *s = (suite){.n_devices = n_devices, .image = image, .baseline = suite_baseline};
     snprintf(s->name, sizeof s->name, "%s", name);
     s->as_bf16[1] = true;
     for (size_t i = 0; i < SUITE_TENSORS; i++) {
@@ -137,6 +140,7 @@ static dw_publish_options suite_options(const suite *s)
     options.n_threads = 1;
     options.max_object_bytes = 16 << 10; /* several groups and objects */
     options.as_bf16 = s->as_bf16;
+    options.baseline_memory = s->baseline;
     return options;
 }
 

@@ -86,7 +86,20 @@ int main(int argc, char **argv)
     };
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest encoding[] = {
+        cmocka_unit_test(test_types_and_lengths),
+        cmocka_unit_test(test_densities),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_put_off),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_large),
+    };
+    base_on_host = true;
+    n_failed +=
+        cmocka_run_group_tests_name("old weights on the host", encoding, NULL, NULL);
     dw_cuda_close(cuda);
     return n_failed;
 }

@@ -39,7 +39,7 @@ static void stores_open(suite *s)
     dw_error err = {0};
     for (unsigned i = 0; i < 2; i++) {
         char url[512];
-        snprintf(url, sizeof url, "%s/%s-%u", directory, s->name, i);
+        snprintf(url, sizeof url, "%s/%s-%u-%u", directory, s->name, s->baseline, i);
         assert_status(dw_store_open(&s->stores[i], url, NULL, &err), &err);
     }
     s->used = s->stores[0];
@@ -207,5 +207,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_free_while_held),
         cmocka_unit_test(test_free_while_many_change),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        suite_baseline = i ? DW_BASELINE_HOST : DW_BASELINE_DEVICE;
+        n_failed += cmocka_run_group_tests_name(
+            i ? "a baseline on the host" : "a baseline on the device", tests, NULL, NULL);
+    }
+    return n_failed;
 }

@@ -24,6 +24,7 @@ import deltawire.torch
 
 HERE = pathlib.Path(__file__).parent
 SLOW_CYCLES = 2_000_000_000  # about a second
+BASELINES = ("device", "host")
 
 
 def program(name, *args, **options):
@@ -111,7 +112,8 @@ class InOneProcess(Case):
                 follower.sync(version)
                 self.same(followed, expected[version])
         self.assertEqual(places, {name: t.data_ptr() for name, t in followed.items()})
-        return [v.state for v in dw.Stream(self.url).versions()]
+        with dw.Stream(self.url) as stream:
+            return [(v.state, v.n_bytes) for v in stream.versions()]
 
     def test_all_kinds(self):
         self.publish_and_follow(baseline="device")
@@ -122,14 +124,23 @@ class InOneProcess(Case):
         self.assertEqual(states, self.publish_and_follow(baseline="host"))
 
     def test_a_stream_of_its_own(self):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            self.publish_and_follow(baseline="device")
+        url = self.url
+        for baseline in BASELINES:
+            self.url = f"{url}-{baseline}"
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self.publish_and_follow(baseline=baseline)
 
     def test_writes_after_publish_wait(self):
+        self.writes_after_publish_wait("device")
+
+    def test_writes_after_publish_wait_for_a_baseline_on_the_host(self):
+        self.writes_after_publish_wait("host")
+
+    def writes_after_publish_wait(self, baseline):
         """What follows publish() on the stream does not show in the version."""
         live = {"x": torch.zeros(64 << 20, dtype=torch.bfloat16, device="cuda")}
         followed = {"x": live["x"].clone()}
-        with deltawire.torch.Publisher(live, url=self.url, baseline="device") as publisher, \
+        with deltawire.torch.Publisher(live, url=self.url, baseline=baseline) as publisher, \
                 deltawire.torch.Follower(followed, self.url) as follower:
             for step in range(1, 20):
                 live["x"][::97].fill_(step)
@@ -142,9 +153,15 @@ class InOneProcess(Case):
                 self.assertTrue(torch.equal(followed["x"], expected), step)
 
     def test_publish_waits_for_nothing(self):
+        self.publish_waits_for_nothing("device")
+
+    def test_publish_waits_for_nothing_with_a_baseline_on_the_host(self):
+        self.publish_waits_for_nothing("host")
+
+    def publish_waits_for_nothing(self, baseline):
         live = {"x": torch.zeros(1 << 20, dtype=torch.bfloat16, device="cuda")}
         done = torch.cuda.Event()
-        with deltawire.torch.Publisher(live, url=self.url, baseline="device") as publisher:
+        with deltawire.torch.Publisher(live, url=self.url, baseline=baseline) as publisher:
             publisher.publish()  # the first one may wait
             publisher.wait()
             torch.cuda._sleep(SLOW_CYCLES)
@@ -161,12 +178,18 @@ class InOneProcess(Case):
         self.same(followed, live)
 
     def test_copies_to_the_host_after_publish(self):
+        self.copies_to_the_host_after_publish("device")
+
+    def test_copies_to_the_host_after_publish_with_a_baseline_on_the_host(self):
+        self.copies_to_the_host_after_publish("host")
+
+    def copies_to_the_host_after_publish(self, baseline):
         """A thread that waits for the GPU may not keep the publisher from reading the weights,
         however many changed."""
         live = {"x": torch.zeros(1 << 22, dtype=torch.bfloat16, device="cuda"),
                 "y": torch.randn(1 << 20, device="cuda")}
         followed = as_published(live)
-        with deltawire.torch.Publisher(live, url=self.url, baseline="device") as publisher, \
+        with deltawire.torch.Publisher(live, url=self.url, baseline=baseline) as publisher, \
                 deltawire.torch.Follower(followed, self.url) as follower:
             for share in (0.001, 0.9, 0.001, 0.01, 0.2, 1):
                 for tensor in live.values():
@@ -235,9 +258,21 @@ class InOneProcess(Case):
         live = {"x": torch.randn(1 << 20, device="cuda")}
         with deltawire.torch.Publisher(live, url=self.url):
             pass
-        live["x"][7] = 5
-        with deltawire.torch.Publisher(live, url=self.url, baseline="device") as publisher:
-            self.assertEqual(publisher.native.opening.n_changed, 1)
+        for step, baseline in enumerate(BASELINES):
+            live["x"][7] = 5 + step
+            with deltawire.torch.Publisher(live, url=self.url, baseline=baseline) as publisher:
+                self.assertEqual(publisher.native.opening.n_changed, 1)
+
+    def test_a_baseline_on_the_host_takes_no_memory_of_the_gpu(self):
+        live = {"x": torch.zeros(512 << 20, dtype=torch.bfloat16, device="cuda")}
+        taken = {}
+        for baseline in BASELINES:
+            free, _ = torch.cuda.mem_get_info()
+            with deltawire.torch.Publisher(live, url=f"{self.url}-{baseline}", base_name="zeros",
+                                           folds=(), baseline=baseline):
+                taken[baseline] = free - torch.cuda.mem_get_info()[0]
+        # the baseline has 1 GiB; two windows have 1/64 of it
+        self.assertLess(taken["host"] + (900 << 20), taken["device"])
 
     def test_options_that_need_the_host(self):
         live = {"x": torch.zeros(64, device="cuda", dtype=torch.bfloat16)}
@@ -255,7 +290,13 @@ class InOneProcess(Case):
 
 class InManyProcesses(Case):
     def test_fifty_steps_of_a_transformer(self):
-        trainer = program("torch_trainer.py", "qwen3", self.url, 50, self.dir, "hooks")
+        self.fifty_steps_of_a_transformer("device")
+
+    def test_fifty_steps_with_a_baseline_on_the_host(self):
+        self.fifty_steps_of_a_transformer("host")
+
+    def fifty_steps_of_a_transformer(self, baseline):
+        trainer = program("torch_trainer.py", "qwen3", self.url, 50, self.dir, "hooks", baseline)
         follower = program("torch_follower.py", "qwen3", self.url, 50,
                            f"{self.dir}/found.json", 0)
         finish(trainer)
@@ -273,14 +314,15 @@ class InManyProcesses(Case):
 
         follower = start_follower(10**9, 0)
         for round_ in range(3):
-            trainer = program("torch_trainer.py", "plain", self.url, 10**6, self.dir, "notes")
+            trainer = program("torch_trainer.py", "plain", self.url, 10**6, self.dir, "notes",
+                              BASELINES[round_ % 2])
             lines_until(trainer, 3 + round_)
             time.sleep(0.003 * round_)  # anywhere in a step
             kill(trainer)
             kill(follower)
             follower = start_follower(10**9, round_)
         steps = torch.load(f"{self.dir}/state.pt")["step"] + 5
-        finish(program("torch_trainer.py", "plain", self.url, steps, self.dir, "notes"))
+        finish(program("torch_trainer.py", "plain", self.url, steps, self.dir, "notes", "host"))
         kill(follower)
         with dw.Stream(self.url) as stream:
             notes = {str(v.version): v.notes for v in stream.versions()}

@@ -1,5 +1,6 @@
 """One of two ranks on the same GPU: torch_rank.py RANK URL DIR. Each has half of the rows of some
-tensors, as DTensors. Rank 0 writes the whole tensors of each version to DIR."""
+tensors, as DTensors. Rank 0 writes the whole tensors of each version to DIR. Its baseline is on the
+GPU, that of rank 1 on the host."""
 import sys
 
 import torch
@@ -32,7 +33,8 @@ def mine(tensor):
 
 live = {name: DTensor.from_local(mine(tensor), mesh, [Shard(0)], run_check=False)
         for name, tensor in whole(0).items()}
-with deltawire.torch.Publisher(live, url=url, baseline="device", rank_timeout=60) as publisher:
+baseline = ("device", "host")[rank]
+with deltawire.torch.Publisher(live, url=url, baseline=baseline, rank_timeout=60) as publisher:
     for version in range(4):
         full = whole(version)
         if version:

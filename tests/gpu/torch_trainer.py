@@ -1,4 +1,4 @@
-"""A trainer on the GPU: torch_trainer.py MODEL URL STEPS DIR MODE
+"""A trainer on the GPU: torch_trainer.py MODEL URL STEPS DIR MODE BASELINE
 
 MODE hooks: the optimizer's steps publish, and nothing waits for the GPU. DIR/expected.json gets the
 hash of each version at the end.
@@ -14,7 +14,7 @@ import torch
 import deltawire.torch
 from torch_model import MODELS, hash_of, published, write
 
-name, url, n_steps, directory, mode = sys.argv[1:]
+name, url, n_steps, directory, mode, baseline = sys.argv[1:]
 make, loss_of = MODELS[name]
 model = make().cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)  # about 1 % change
@@ -28,7 +28,7 @@ def train(step):
 
 
 def with_hooks():
-    with deltawire.torch.Publisher(model, optimizer, url=url, baseline="device") as publisher:
+    with deltawire.torch.Publisher(model, optimizer, url=url, baseline=baseline) as publisher:
         versions = [published(model)]
         for step in range(int(n_steps)):
             train(step)
@@ -44,7 +44,7 @@ def with_notes():
         model.load_state_dict(loaded["model"])
         optimizer.load_state_dict(loaded["optimizer"])
         first = loaded["step"]
-    with deltawire.torch.Publisher(model, url=url, baseline="device", start_step=first,
+    with deltawire.torch.Publisher(model, url=url, baseline=baseline, start_step=first,
                                    notes=hash_of(published(model))) as publisher:
         for step in range(first, int(n_steps)):
             train(step)

@@ -100,7 +100,8 @@ def test_what_is_refused(device):
     """)
 
 
-def test_publish_and_follow(device, tmp_path):
+@pytest.mark.parametrize("baseline", ["device", "host"])
+def test_publish_and_follow(device, tmp_path, baseline):
     """Each version is exact, with tensors on two devices and on the host."""
     device("""
         rng = np.random.default_rng(1)
@@ -114,7 +115,7 @@ def test_publish_and_follow(device, tmp_path):
         url = sys.argv[1]
         expected = np.empty(70000, np.uint16)
         with dw.Publisher(url, placed(live) | {"a": OnDevice(live["a"], 0)},
-                          as_bf16=["a"]) as publisher, \\
+                          as_bf16=["a"], baseline=sys.argv[2]) as publisher, \\
                 dw.Follower(url, tensors=placed(followed) | {"a": followed["a"]}) as follower:
             for version in range(1, 6):
                 for array in live.values():
@@ -132,18 +133,22 @@ def test_publish_and_follow(device, tmp_path):
                 except (TypeError, AttributeError):
                     continue
                 raise AssertionError(bad)
-    """, f"file://{tmp_path}/stream")
+    """, f"file://{tmp_path}/stream", baseline)
 
 
-def test_shards_on_devices(device, tmp_path):
+@pytest.mark.parametrize("baseline", ["device", "host"])
+def test_shards_on_devices(device, tmp_path, baseline):
     device("""
         live = np.arange(1000, dtype=np.uint16)
         parts = [("x", 0, OnDevice(live[:400])), ("x", 400, OnDevice(live[400:]))]
         shape = {"x": (None, "U16", (1000,))}
         followed = np.zeros_like(live)
-        with dw.Publisher(sys.argv[1], shape, shards=parts) as publisher:
-            live[350:450] += 5
-            publisher.wait(publisher.publish())
+        for _ in range(2):  # the second one reads its baseline back
+            with dw.Publisher(sys.argv[1], shape, shards=parts,
+                              baseline=sys.argv[2]) as publisher:
+                for _ in range(2):
+                    live[350:450] += 5
+                    publisher.wait(publisher.publish())
         with dw.Follower(sys.argv[1], tensors={"x": followed}) as follower:
             follower.sync()
         assert np.array_equal(live, followed)
@@ -154,7 +159,56 @@ def test_shards_on_devices(device, tmp_path):
             assert "same device" in caught.text and caught.where == "x"
         else:
             raise AssertionError("not refused")
+    """, f"file://{tmp_path}/stream", baseline)
+
+
+def test_two_ranks_on_devices(device, tmp_path):
+    """Each rank keeps the baseline of its own shards, in either memory."""
+    device("""
+        import threading
+        live = np.arange(60000, dtype=np.uint16)
+        shape, halves = {"x": (None, "U16", (60000,))}, (live[:40000], live[40000:])
+        followed, faults = np.zeros_like(live), []
+        gate = threading.Barrier(3, timeout=300)
+        def rank(number, baseline):
+            try:
+                with dw.Publisher(sys.argv[1], shape, rank=number, n_ranks=2, job="1",
+                                  shards=[("x", 40000 * number, OnDevice(halves[number], number))],
+                                  baseline=baseline) as publisher:
+                    gate.wait()  # it has read the weights
+                    for _ in range(3):
+                        gate.wait()
+                        publisher.wait(publisher.publish())
+                        gate.wait()
+            except BaseException as fault:
+                faults.append(fault)
+                gate.abort()
+        ranks = [threading.Thread(target=rank, args=pair) for pair in enumerate(("host", "device"))]
+        for thread in ranks:
+            thread.start()
+        try:
+            gate.wait()
+            for step in range(3):
+                live[step::7] += 1
+                gate.wait()
+                gate.wait()
+                with dw.Follower(sys.argv[1], tensors={"x": followed}, report=False) as follower:
+                    follower.sync()
+                    assert follower.version == step + 1
+                assert np.array_equal(live, followed)
+        except BaseException:
+            gate.abort()
+            print(faults)
+            raise
+        for thread in ranks:
+            thread.join()
+        assert not faults, faults
     """, f"file://{tmp_path}/stream")
+
+
+def test_where_a_baseline_is(tmp_path):
+    with pytest.raises(ValueError, match="baseline"):
+        dw.Publisher(f"file://{tmp_path}/stream", {"x": np.zeros(4, np.float32)}, baseline="gpu")
 
 
 def test_a_layout_with_targets_on_devices(device, tmp_path):

@@ -16,8 +16,13 @@ def test_which_devices_are_used(monkeypatch, caplog):
                         lambda name: None if name == "cuda:0" else "it has no kernels")
     caplog.set_level(logging.WARNING, "deltawire")
     assert _devices.usable(set(), None, {}) == set()
-    assert _devices.usable(GPUS, "host", {}) == set()
-    assert not caplog.records
+    assert _devices.usable(GPUS, "host", {}) == {torch.device("cuda:0")}
+    assert not caplog.records  # nobody asked for more
+    caplog.set_level(logging.INFO, "deltawire")
+    _devices.usable(GPUS, "host", {})
+    (record,) = caplog.records
+    assert "cuda:1" in record.message and record.levelname == "INFO"
+    caplog.clear()
     assert _devices.usable(GPUS, None, {}) == {torch.device("cuda:0")}
     (record,) = caplog.records
     assert "cuda:1" in record.message and "it has no kernels" in record.message
@@ -33,6 +38,8 @@ def test_options_that_need_the_host(monkeypatch, caplog, option):
     assert len(caplog.records) == 2 and option in caplog.records[0].message
     with pytest.raises(ValueError, match=option):
         _devices.usable(GPUS, "device", {option: "x"})
+    assert _devices.usable(GPUS, "host", {option: "x"}) == set()
+    assert len(caplog.records) == 2
     assert _devices.usable(GPUS, "device", {option: None}) == GPUS
 
 

@@ -7,6 +7,7 @@
 static void vary_order(uint64_t seed)
 {
     fake.seed(seed);
+    fake.eager(seed % 2);
 }
 
 static int open_cuda(void **state)
@@ -32,7 +33,7 @@ static void test_faults(void **state)
     const device_case cases[] = {{.dtype = DW_BF16, .n = 3000, .per_mille = 50},
                                  {.dtype = DW_U8, .n = 600, .per_mille = 1000}};
     two_versions v = versions_make(cuda, cases, 2);
-    dw_cuda_encode_call encoder = {.cuda = cuda};
+    dw_cuda_encode_call encoder = {.cuda = cuda, .base_on_host = base_on_host};
     const dw_encode_device device = {dw_cuda_encode, &encoder};
     dw_encode_job job = {.pairs = v.device, .n_pairs = 2, .device = &device};
     dw_diff_options options;
@@ -71,5 +72,12 @@ int main(void)
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_faults),
     };
-    return cmocka_run_group_tests(tests, open_cuda, close_cuda);
+    int n_failed = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        base_on_host = i == 1;
+        n_failed += cmocka_run_group_tests_name(base_on_host ? "old weights on the host"
+                                                             : "all on the device",
+                                                tests, open_cuda, close_cuda);
+    }
+    return n_failed;
 }

@@ -47,6 +47,7 @@ static void test_versions(void **state)
         suite_make(&s, n_devices, &fake_image, 20011, "versions");
         stores_open(&s);
         fake.seed(k);
+        fake.eager(k % 2);
         assert_status(suite_open(&s, &err), &err);
         assert_status(suite_commit_truth(&s, &expected, &err), &err);
         assert_true(suite_same_objects(&s, 0));
@@ -220,6 +221,109 @@ static void test_open_faults(void **state)
     }
 }
 
+/* ---- the baseline ---- */
+
+/* The memory of the device that a publisher takes before its first version. */
+static uint64_t memory_with(dw_baseline_memory baseline, uint64_t *n_baseline)
+{
+    suite s;
+    dw_error err = {0};
+    suite_make(&s, 1, &fake_image, 3000001, "memory");
+    s.baseline = baseline;
+    *n_baseline = 0;
+    for (size_t i = 0; i < SUITE_TENSORS; i++)
+        if (suite_place(&s, i) >= 0)
+            *n_baseline += s.truth[i].n_bytes / (s.as_bf16[i] ? 2 : 1);
+    stores_open(&s);
+    fake.fail_at(-1, 0, 0);
+    assert_status(suite_open(&s, &err), &err);
+    suite_close(&s);
+    suite_free(&s);
+    stores_close(&s);
+    return fake.peak();
+}
+
+/* A baseline in memory of the host takes two windows of the device's, here of a block. */
+static void test_memory(void **state)
+{
+    (void)state;
+    const uint64_t n_windows = 2 * (2 << 20), n_tables = 64 << 10;
+    uint64_t n_baseline;
+    const uint64_t on_device = memory_with(DW_BASELINE_DEVICE, &n_baseline);
+    const uint64_t on_host = memory_with(DW_BASELINE_HOST, &n_baseline);
+    assert_true(n_baseline > 2 * n_windows);
+    assert_true(on_host + n_baseline < on_device + n_windows + n_tables);
+}
+
+/* A hold gives work to the device and returns, wherever the old weights are. */
+static void test_hold_does_not_wait(void **state)
+{
+    (void)state;
+    suite s;
+    dw_error err = {0};
+    dw_device_capture *capture;
+    const bool is_pinned = suite_baseline == DW_BASELINE_HOST;
+    suite_make(&s, 1, &fake_image, 9001, "hold");
+    fake.eager(false);
+    assert_status(suite_place_all(&s, &err), &err);
+    dw_device *d = s.devices[0];
+    dw_tensor base = s.live[0];
+    const dw_tensor *truth = &s.truth[0];
+    base.device = is_pinned ? NULL : d;
+    assert_status((is_pinned ? d->ops->pin : d->ops->alloc)(&base.data, d, base.n_bytes,
+                                                            "a test", &err),
+                  &err);
+    memcpy(base.data, truth->data, base.n_bytes); /* its memory is the host's */
+    assert_status(suite_write(&s, false, &err), &err);
+    assert_status(d->ops->capture_open(&capture, d, &base, &s.live[0], 1, &err), &err);
+    for (unsigned i = 0; i < 3; i++) {
+        suite_change(&s, 10);
+        assert_status(suite_write(&s, false, &err), &err);
+        assert_status(d->ops->capture_hold(capture, s.handles[0]->stream, false, &err),
+                      &err);
+        const bool is_written = memcmp(s.live[0].data, truth->data, truth->n_bytes) == 0;
+        assert_int_equal(is_written, i == 0); /* the first one is careful */
+        assert_status(d->ops->capture_wait(capture, &err), &err);
+        assert_memory_equal(s.live[0].data, truth->data, truth->n_bytes);
+        d->ops->capture_end(capture);
+    }
+    d->ops->capture_close(capture);
+    (is_pinned ? d->ops->unpin : d->ops->free)(d, base.data);
+    suite_close(&s);
+    assert_int_equal(fake.held(), 0);
+    suite_free(&s);
+}
+
+/* The memory cannot be had: the driver's words, and what to do. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    const bool is_pinned = suite_baseline == DW_BASELINE_HOST;
+    bool is_found = false;
+    for (int64_t at = 0; !is_found; at++) {
+        suite s;
+        dw_error err = {0};
+        suite_make(&s, 1, &fake_image, 90, "no-memory");
+        stores_open(&s);
+        fake.fail_at(at, CU_OUT_OF_MEMORY, 0);
+        const dw_status status = suite_open(&s, &err);
+        assert_int_not_equal(status, DW_OK); /* each call before it fails too */
+        is_found = strstr(err.text, "for the baseline:");
+        fake.fail_at(-1, 0, 0);
+        if (is_found) {
+            assert_int_equal(status, DW_NO_MEMORY);
+            assert_string_equal(err.where, "cuda:0");
+            assert_non_null(strstr(err.text, "CUDA_ERROR_OUT_OF_MEMORY"));
+            assert_int_equal(is_pinned, strstr(err.text, "pinned memory") != NULL);
+            assert_non_null(
+                strstr(err.text, is_pinned ? "DW_BASELINE_DEVICE" : "DW_BASELINE_HOST"));
+        }
+        suite_close(&s);
+        suite_free(&s);
+        stores_close(&s);
+    }
+}
+
 /* ---- what is refused ---- */
 
 static void test_refusals(void **state)
@@ -243,6 +347,11 @@ static void test_refusals(void **state)
     assert_int_equal(dw_publisher_open(&p, s.used, s.live, SUITE_TENSORS, &options, &err),
                      DW_UNSUPPORTED);
     assert_non_null(strstr(err.text, "quantise"));
+    options = suite_options(&s);
+    options.baseline_memory = (dw_baseline_memory)2;
+    assert_int_equal(dw_publisher_open(&p, s.used, s.live, SUITE_TENSORS, &options, &err),
+                     DW_INVALID);
+    assert_non_null(strstr(err.text, "baseline_memory"));
     suite_close(&s);
     suite_free(&s);
     stores_close(&s);
@@ -251,10 +360,23 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_versions),    cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_store_fails), cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_lost),        cmocka_unit_test(test_open_faults),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_store_fails),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_open_faults),
+        cmocka_unit_test(test_hold_does_not_wait),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, fake_open, NULL);
+    const struct CMUnitTest once[] = {cmocka_unit_test(test_memory)};
+    int n_failed = cmocka_run_group_tests(once, fake_open, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        suite_baseline = i ? DW_BASELINE_HOST : DW_BASELINE_DEVICE;
+        n_failed += cmocka_run_group_tests_name(i ? "a baseline on the host"
+                                                  : "a baseline on the device",
+                                                tests, fake_open, NULL);
+    }
+    return n_failed;
 }
