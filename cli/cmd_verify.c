@@ -161,6 +161,10 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
 static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
 {
     dw_status status = cli_snapshot_state_read(&f->snapshot, path, err);
+    if (status == DW_OK && f->snapshot.has_next && f->snapshot.next_state == f->state) {
+        f->snapshot.version = f->snapshot.next_version; /* only the record is behind */
+        f->snapshot.state = f->state;
+    }
     if (status != DW_OK || !f->snapshot.present || f->snapshot.state == f->state)
         return status;
     return dw_fail(err, DW_CORRUPT, path,
@@ -169,6 +173,8 @@ static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
                    "), which this directory says it holds: pull into a new one",
                    f->state, f->snapshot.version, f->snapshot.stream, f->snapshot.state);
 }
+
+#define N_TRIES 5 /* if a follower writes what is read */
 
 /* The user's request for a checkpoint. */
 typedef struct question {
@@ -226,28 +232,8 @@ static int conclude(findings *f, const char *path, const cli_session *s)
     return cli_fail(s, &err, path, NULL);
 }
 
-static int verify_checkpoint(const char *path, const question *q)
-{
-    dw_error err;
-    findings f = {0};
-    cli_weights weights;
-    int exit_code = cli_weights_open(&weights, q->session, path);
-    if (exit_code == 0) {
-        if (examine(&f, path, &weights, q, &err) == DW_OK)
-            exit_code = conclude(&f, path, q->session);
-        else
-            exit_code =
-                cli_fail(q->session, &err, q->delta_path ? q->delta_path : path, NULL);
-    }
-    cli_weights_close(&weights);
-    return exit_code;
-}
-
-/* ---- two copies, which a follower may be writing in turns ---- */
-
-typedef enum copy_state { COPY_GOOD, COPY_BAD, COPY_IN_WORK } copy_state;
-
-/* Whether a follower is writing the copy, or wrote it since its record was BEFORE. */
+/* Whether a follower is writing the directory, or wrote it since its record was BEFORE.
+ */
 static bool is_in_work(const char *path, const cli_snapshot_state *before)
 {
     bool pending = false;
@@ -257,6 +243,51 @@ static bool is_in_work(const char *path, const cli_snapshot_state *before)
            cli_snapshot_state_read(&now, path, &err) == DW_OK &&
            (pending || now.version != before->version || now.state != before->state);
 }
+
+static int fail_in_work(const cli_session *s, const char *path)
+{
+    return cli_fail_as(s, "interrupted", path,
+                       "it was written while it was read, or an apply to it was "
+                       "interrupted",
+                       "try again; if no follower is running, start one");
+}
+
+/* Examines the weights once. *AGAIN: a follower wrote them meanwhile. */
+static int try_checkpoint(bool *again, const char *path, const question *q)
+{
+    dw_error err;
+    findings f = {0};
+    cli_snapshot_state before = {0};
+    cli_weights weights;
+    *again = false;
+    if (cli_snapshot_state_read(&before, path, &err) != DW_OK)
+        return cli_fail(q->session, &err, path, NULL);
+    int exit_code = cli_weights_open(&weights, q->session, path);
+    if (exit_code == 0) {
+        if (examine(&f, path, &weights, q, &err) == DW_OK)
+            exit_code = conclude(&f, path, q->session);
+        else if (before.present && is_in_work(path, &before))
+            *again = true;
+        else
+            exit_code =
+                cli_fail(q->session, &err, q->delta_path ? q->delta_path : path, NULL);
+    }
+    cli_weights_close(&weights);
+    return exit_code;
+}
+
+static int verify_checkpoint(const char *path, const question *q)
+{
+    bool again = true;
+    int exit_code = 0;
+    for (int i = 0; again && i < N_TRIES; i++)
+        exit_code = try_checkpoint(&again, path, q);
+    return again ? fail_in_work(q->session, path) : exit_code;
+}
+
+/* ---- two copies, which a follower may be writing in turns ---- */
+
+typedef enum copy_state { COPY_GOOD, COPY_BAD, COPY_IN_WORK } copy_state;
 
 /* *ERR describes the fault, if there is one. */
 static copy_state examine_copy(findings *f, const char *path, const question *q,
@@ -280,7 +311,6 @@ static copy_state examine_copy(findings *f, const char *path, const question *q,
  * runs. */
 static int verify_copies(char *copies[2], const char *dir, const question *q)
 {
-    enum { N_TRIES = 5 };
     const cli_session *s = q->session;
     const question about_twin = {.session = s};
     dw_error err;
@@ -297,10 +327,7 @@ static int verify_copies(char *copies[2], const char *dir, const question *q)
         state = examine_copy(&f, copies[0], q, &err);
     }
     if (state == COPY_IN_WORK)
-        return cli_fail_as(s, "interrupted", copies[0],
-                           "it was written while it was read, or an apply to it was "
-                           "interrupted",
-                           "try again; if no follower is running, start one");
+        return fail_in_work(s, copies[0]);
     if (state == COPY_BAD)
         return cli_fail(s, &err, q->delta_path ? q->delta_path : copies[0], NULL);
     state = examine_copy(&twin, copies[1], &about_twin, &err);

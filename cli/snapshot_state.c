@@ -18,21 +18,32 @@ static dw_status fail_record(const char *path, dw_error *err)
                    "not a record of a version: pull into a new directory");
 }
 
+/* The version and the state of a position. */
+static bool take_position(uint64_t *version, dw_digest *state, const json_t *position)
+{
+    const char *text = json_string_value(json_object_get(position, "state"));
+    const json_t *number = json_object_get(position, "version");
+    uint8_t digest[8];
+    if (!text || !dw_hex_decode(digest, sizeof digest, text) ||
+        !json_is_integer(number) || json_integer_value(number) < 0)
+        return false;
+    *version = (uint64_t)json_integer_value(number);
+    *state = strtoull(text, NULL, 16);
+    return true;
+}
+
 static dw_status take(cli_snapshot_state *out, const json_t *record, const char *path,
                       dw_error *err)
 {
     const char *stream = json_string_value(json_object_get(record, "stream"));
-    const char *state = json_string_value(json_object_get(record, "state"));
-    const json_t *version = json_object_get(record, "version");
-    uint8_t id[16], digest[8];
-    if (!stream || !state || !dw_hex_decode(id, sizeof id, stream) ||
-        !dw_hex_decode(digest, sizeof digest, state) || !json_is_integer(version) ||
-        json_integer_value(version) < 0)
+    uint8_t id[16];
+    if (!stream || !dw_hex_decode(id, sizeof id, stream) ||
+        !take_position(&out->version, &out->state, record))
         return fail_record(path, err);
     out->present = true;
     memcpy(out->stream, stream, sizeof out->stream);
-    out->version = (uint64_t)json_integer_value(version);
-    out->state = strtoull(state, NULL, 16);
+    out->has_next = take_position(&out->next_version, &out->next_state,
+                                  json_object_get(record, "next"));
     return DW_OK;
 }
 

@@ -16,6 +16,9 @@ typedef struct cli_snapshot_state {
     char stream[33];
     uint64_t version;
     dw_digest state;
+    bool has_next; /* an update is under way, or was interrupted: the weights may be */
+    uint64_t next_version;
+    dw_digest next_state;
 } cli_snapshot_state;
 
 /* Reads the record in the checkpoint PATH. `present` is false if PATH is no directory or
