@@ -202,9 +202,9 @@ DW_API bool dw_publisher_created(const dw_publisher *publisher);
 DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 
 /* Sets *IS_CURRENT if the weights are those of the newest version; of shards, those that
- * this process has. Reads all of them. Waits for the version in progress. If a sharded
- * publisher resumes a stream, each rank calls this, and all publish if any rank gets
- * false. */
+ * this process has. Reads all of them. Waits for the version in progress, which must be
+ * committed if ranks share scales. If a sharded publisher resumes a stream, each rank
+ * calls this, and all publish if any rank gets false. */
 DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
                                          dw_error *err);
 

@@ -10,6 +10,7 @@
 #include "codec/digest.h"
 #include "publish/publisher.h"
 #include "publish/ranks.h"
+#include "store/store.h"
 
 #define WAIT_MS 100 /* between two calls of the progress function */
 
@@ -76,7 +77,11 @@ dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *e
 {
     dw_status status = DW_OK;
     begin(p);
-    if (p->live.shared.is_needed) { /* a round of all ranks, also if it fails */
+    if (p->live.shared.is_needed && p->job.phase == DW_JOB_UPLOADED) {
+        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                         "the previous version is uploaded but not committed. First call "
+                         "dw_publisher_commit or dw_publisher_accept");
+    } else if (p->live.shared.is_needed) { /* a round of all ranks, also if it fails */
         status = dw_job_resolve_past(p, err);
         if (status == DW_OK)
             status = dw_ranks_agree(p, true, err);

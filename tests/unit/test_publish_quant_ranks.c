@@ -443,6 +443,47 @@ static void test_missing_rank(void **state)
     trainer_free(&m);
 }
 
+/* The question whether weights are current would be a round of its own, between the
+ * receipts and the commit of another. */
+static void test_current_before_commit(void **state)
+{
+    (void)state;
+    trainer m;
+    trainer_make(&m);
+    dw_store *store = kit_mem_store();
+    const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
+    rank ranks[N_RANKS];
+    make_ranks(ranks, &m, store, &quant, FLAT, "job");
+    together(ranks, open_rank);
+    for (int i = 0; i < N_RANKS; i++)
+        ranks[i].p->options.receipts = DW_RECEIPTS_CALLER;
+    trainer_step(&m, 10);
+    const void *receipts[N_RANKS], *outcome;
+    size_t n_bytes[N_RANKS], n_outcome;
+    uint64_t tickets[N_RANKS];
+    dw_error err = {0};
+    for (int i = 0; i < N_RANKS; i++)
+        assert_ok(dw_publisher_publish(ranks[i].p, &tickets[i], NULL, &err), &err);
+    for (int i = 0; i < N_RANKS; i++) {
+        assert_ok(
+            dw_publisher_receipt(ranks[i].p, tickets[i], &receipts[i], &n_bytes[i], &err),
+            &err);
+        ask_rank(&ranks[i]);
+        assert_int_equal(ranks[i].status, DW_INVALID);
+    }
+    assert_ok(dw_publisher_commit(ranks[0].p, tickets[0], receipts, n_bytes, N_RANKS,
+                                  &outcome, &n_outcome, &err),
+              &err);
+    for (int i = 1; i < N_RANKS; i++)
+        assert_ok(dw_publisher_accept(ranks[i].p, tickets[i], outcome, n_outcome, &err),
+                  &err);
+    check(&m, store, &quant);
+    assert_true(all_current(ranks));
+    close_ranks(ranks);
+    dw_store_close(store);
+    trainer_free(&m);
+}
+
 /* ---- a rank that fails by itself ---- */
 
 /* What a trainer does in a step: the next one begins when no rank needs its weights. */
@@ -503,7 +544,7 @@ int main(void)
         cmocka_unit_test(test_shared_rows),  cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_unchanged),    cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_rank_ahead),
+        cmocka_unit_test(test_rank_ahead),   cmocka_unit_test(test_current_before_commit),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
