@@ -169,10 +169,11 @@ static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
 {
     dw_folds *f = &p->upkeep.folds;
     dw_status first = DW_OK;
+    const size_t n = f->n;
     bool shares[DW_MAX_FOLDS]; /* a fold may move its level */
-    for (size_t i = 0; i < f->n; i++)
+    for (size_t i = 0; i < n; i++)
         shares[i] = due[i] && shares_fold(f, due, i);
-    for (size_t i = 0; i < f->n; i++) {
+    for (size_t i = 0; i < n; i++) {
         moves[i] = false;
         dw_status status = DW_OK;
         if (due[i] && !shares[i])
@@ -180,7 +181,7 @@ static dw_status fold_due(dw_publisher *p, const bool due[DW_MAX_FOLDS],
         *made = *made || moves[i];
         first = first == DW_OK ? status : first;
     }
-    for (size_t i = f->n; i-- > 0;)
+    for (size_t i = n; i-- > 0;)
         if (shares[i])
             moves[i] = moves[i + 1];
     return first;

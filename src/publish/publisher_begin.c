@@ -132,7 +132,7 @@ static dw_status fork_commit(dw_publisher *p, dw_commit_record *commit, dw_error
                                  .quantized = own->quantized};
     dw_stream *other;
     dw_status status = open_source(&other, p, &spec, err);
-    if (status != DW_OK)
+    if (status != DW_OK || !other)
         return status;
     uint64_t version = p->options.fork_version;
     if (version == DW_NEWEST)

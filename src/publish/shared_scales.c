@@ -30,8 +30,9 @@ static dw_status add_part(dw_publisher *p, part_room *room, size_t k, uint64_t f
     if (!dw_grow_array((void **)&s->parts, &room->parts, s->n_parts, sizeof *s->parts) ||
         !dw_grow_array((void **)&s->units, &room->units, s->n_units, sizeof *s->units))
         return dw_fail_memory(err, NULL);
-    const dw_shared_unit *last = s->n_units ? &s->units[s->n_units - 1] : NULL;
-    if (!last || last->weight != t || last->first_scale != first_scale) {
+    const size_t n = s->n_units;
+    if (n == 0 || s->units[n - 1].weight != t ||
+        s->units[n - 1].first_scale != first_scale) {
         s->units[s->n_units++] = (dw_shared_unit){.weight = t,
                                                   .first_scale = first_scale,
                                                   .at = s->n,
