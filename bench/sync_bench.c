@@ -78,7 +78,7 @@ static dw_status remove_entry(void *context, const dw_store_entry *entry, dw_err
 }
 
 /* Removes every object below the URL. */
-void sync_clear(char **args)
+static void clear(char **args)
 {
     dw_error err = {0};
     dw_store *store = sync_open_store(args[0]);
@@ -100,7 +100,7 @@ static const struct verb {
     {"memory-publish", "URL BYTES sparse|dense", 3, sync_memory_publish},
     {"memory-follow", "URL BYTES sparse|dense", 3, sync_memory_follow},
     {"upkeep", "URL BYTES STEPS anchor|none", 4, sync_upkeep},
-    {"clear", "URL", 1, sync_clear},
+    {"clear", "URL", 1, clear},
 };
 
 int main(int argc, char **argv)

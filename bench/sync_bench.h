@@ -36,6 +36,5 @@ void sync_link_follower(char **args);
 void sync_memory_publish(char **args);
 void sync_memory_follow(char **args);
 void sync_upkeep(char **args);
-void sync_clear(char **args);
 
 #endif

@@ -96,6 +96,11 @@ dw_status cli_weights_unchanged(const cli_weights *w, dw_error *err)
     return DW_OK;
 }
 
+dw_status cli_weights_confirm(void *weights, dw_error *err)
+{
+    return cli_weights_unchanged(weights, err);
+}
+
 dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *err)
 {
     /* open it once to learn its files: their sizes and times must be noted before the

@@ -43,6 +43,9 @@ dw_status cli_weights_load_noted(cli_weights *out, const char *path, dw_error *e
  * written through a mapping may show it late, or not at all. */
 dw_status cli_weights_unchanged(const cli_weights *weights, dw_error *err);
 
+/* The same, for `confirm` of dw_publish_options. */
+dw_status cli_weights_confirm(void *weights, dw_error *err);
+
 void cli_weights_close(cli_weights *weights);
 
 /* Computes the digests of all tensors, [n_tensors] in OUT, and of the model, with a

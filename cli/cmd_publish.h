@@ -74,9 +74,6 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
 
 /* ---- publish_room.c ---- */
 
-/* The bytes of a version of these weights, as they are published. */
-uint64_t cli_publish_model_bytes(const cli_publish *p, const cli_weights *weights);
-
 /* Whether the options ask for folds. */
 bool cli_publish_folds(const cli_publish *p);
 

@@ -149,11 +149,6 @@ static void print_report(const dw_repair_report *r, const arguments *a,
     cli_print_row("state", "%016" PRIx64, r->state);
 }
 
-static dw_status confirm(void *context, dw_error *err)
-{
-    return cli_weights_unchanged(context, err);
-}
-
 static int repair(arguments *a, const cli_session *s)
 {
     dw_error err;
@@ -172,7 +167,7 @@ static int repair(arguments *a, const cli_session *s)
     o->sign_key = a->stream.keys.sign_key;
     o->trust = cli_keys_trust(&a->stream.keys);
     o->progress = cli_progress_hook(&bar);
-    o->confirm = confirm;
+    o->confirm = cli_weights_confirm;
     o->confirm_context = &weights;
     dw_status status = dw_stream_repair(a->stream.store, weights.tensors,
                                         weights.n_tensors, o, &report, &err);

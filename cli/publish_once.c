@@ -207,12 +207,6 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
     return status;
 }
 
-/* Confirms that the weights that were read may be committed. */
-static dw_status confirm(void *context, dw_error *err)
-{
-    return cli_weights_unchanged(context, err);
-}
-
 static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *store,
                          const cli_weights *weights, const dw_publish_options *options,
                          const prior *before, cli_published *out, dw_error *err)
@@ -223,7 +217,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     double t_start = cli_now();
     cli_progress bar = cli_progress_start(s, is_new ? "uploading" : "preparing");
     o.progress = cli_progress_hook(&bar);
-    o.confirm = confirm;
+    o.confirm = cli_weights_confirm;
     o.confirm_context = (void *)weights;
     dw_status status = dw_publisher_open(&publisher, store, weights->tensors,
                                          weights->n_tensors, &o, err);

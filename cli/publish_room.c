@@ -18,7 +18,8 @@ bool cli_publish_folds(const cli_publish *p)
     return !p->as_peer && p->options.folds[0] > 0;
 }
 
-uint64_t cli_publish_model_bytes(const cli_publish *p, const cli_weights *weights)
+/* The bytes of a version of these weights, as they are published. */
+static uint64_t model_bytes(const cli_publish *p, const cli_weights *weights)
 {
     uint64_t n = 0;
     dw_error reported_later; /* by the publisher */
@@ -77,7 +78,7 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
     const bool writes_first = is_new && !p->as_peer &&
                               p->options.first == DW_FIRST_ANCHOR &&
                               is_same_disk(store, dir);
-    const uint64_t n_model = cli_publish_model_bytes(p, weights);
+    const uint64_t n_model = model_bytes(p, weights);
     const uint64_t n_needed = n_model * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
     *without_folds = false;
     if (statvfs(dir, &disk) != 0)
@@ -109,5 +110,5 @@ void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
         "no folded deltas are made, because the disk has no room for a second copy "
         "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
         "or use --fold none",
-        cli_format_size(size, cli_publish_model_bytes(p, weights)));
+        cli_format_size(size, model_bytes(p, weights)));
 }

@@ -77,7 +77,8 @@ DW_API dw_status dw_stream_check_lost(const dw_stream *stream, dw_error *err);
  * what the last search for the newest version read there. Reads nothing. */
 DW_API uint64_t dw_stream_upkeep_dropped(const dw_stream *stream);
 
-/* The lowest version that is still kept: 0, or more after a collection. */
+/* The lowest version that is still kept: 0, or more after a collection. Also 0 if the
+ * record of the floor is damaged. */
 DW_API dw_status dw_stream_floor(dw_stream *stream, uint64_t *version, dw_error *err);
 
 typedef enum dw_content {

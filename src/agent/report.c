@@ -28,11 +28,10 @@ static owners *owners_of(const void *block)
     return (owners *)block - 1;
 }
 
-const void *dw_shared_keep(const void *block)
+static void add_owner(const void *block)
 {
     if (block)
         atomic_fetch_add(&owners_of(block)->n, 1);
-    return block;
 }
 
 void dw_shared_drop(const void *block)
@@ -75,9 +74,9 @@ void dw_report_copy(dw_report *to, const dw_report *from)
     memcpy(to, from, offsetof(dw_report, engines));
     to->n_engines = from->n_engines;
     memcpy(to->engines, from->engines, from->n_engines * sizeof *from->engines);
-    dw_shared_keep(to->identity);
-    dw_shared_keep(to->head_step);
-    dw_shared_keep(to->followers);
+    add_owner(to->identity);
+    add_owner(to->head_step);
+    add_owner(to->followers);
     to->history = history;
     dw_history_copy(&to->history, &from->history);
 }

@@ -80,9 +80,6 @@ void dw_report_copy(dw_report *to, const dw_report *from);
 /* A block with one owner; NULL when out of memory. */
 void *dw_shared_new(size_t n_bytes);
 
-/* Adds an owner. Accepts NULL. */
-const void *dw_shared_keep(const void *block);
-
 /* Drops an owner; the last one frees the block. Accepts NULL. */
 void dw_shared_drop(const void *block);
 

@@ -201,9 +201,10 @@ void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces)
     delta->info.n_bytes = offset;
 }
 
-dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
-                           size_t n_bytes, dw_error *err)
+dw_status dw_delta_read_at(void *of, uint64_t offset, void *into, size_t n_bytes,
+                           dw_error *err)
 {
+    const dw_delta *delta = of;
     if (offset > delta->info.n_bytes || n_bytes > delta->info.n_bytes - offset)
         return dw_fail(err, DW_INVALID, delta->label,
                        "%zu bytes from %" PRIu64 " on pass its end at %" PRIu64, n_bytes,

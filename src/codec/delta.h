@@ -78,9 +78,10 @@ void *dw_delta_alloc(dw_delta *delta, size_t n_items, size_t n_bytes, dw_error *
 void dw_delta_set_pieces(dw_delta *delta, dw_piece *pieces, size_t n_pieces);
 
 /* Copies bytes OFFSET .. OFFSET + N_BYTES of the encoded file; any number of threads at
- * once. DW_INVALID if they pass its end. */
-dw_status dw_delta_read_at(const dw_delta *delta, uint64_t offset, void *into,
-                           size_t n_bytes, dw_error *err);
+ * once. DW_INVALID if they pass its end. DELTA is a dw_delta: this is a `read` of
+ * dw_source. */
+dw_status dw_delta_read_at(void *delta, uint64_t offset, void *into, size_t n_bytes,
+                           dw_error *err);
 
 /* Applies a delta that was verified against these weights before, in one pass, and
  * verifies the result again. No tensors may share memory; OPTIONS has base_digests. A

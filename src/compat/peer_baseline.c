@@ -144,7 +144,7 @@ static dw_status open_base(dw_peer_publisher *p, dw_error *err)
 static dw_status check_model(const dw_peer_publisher *p, const char *where, dw_error *err)
 {
     size_t n;
-    const dw_tensor *there = dw_peer_baseline_tensors(p, &n);
+    const dw_tensor *there = dw_peer_publisher_baseline(p, &n);
     if (!there)
         return DW_OK;
     for (size_t i = 0; i < n && i < p->n_tensors; i++) {
@@ -214,7 +214,7 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
     return status;
 }
 
-const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors)
+const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *p, size_t *n_tensors)
 {
     *n_tensors = 0;
     if (p->replica && dw_peer_replica_version(p->replica) != DW_NO_VERSION)

@@ -150,8 +150,3 @@ uint64_t dw_peer_publisher_version(const dw_peer_publisher *p)
     return p->newest == DW_NO_VERSION && p->options.base ? p->options.base_version
                                                          : p->newest;
 }
-
-const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *p, size_t *n_tensors)
-{
-    return dw_peer_baseline_tensors(p, n_tensors);
-}

@@ -65,9 +65,6 @@ dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
 /* Brings the baseline to the newest version, and checks that it is the same model. */
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
 
-/* Its tensors, names ascending; NULL if there is no version and no base. */
-const dw_tensor *dw_peer_baseline_tensors(const dw_peer_publisher *p, size_t *n_tensors);
-
 /* Whether the newest version is damaged and the versions before it can be read. */
 bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
 

@@ -205,7 +205,8 @@ dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 
 /* ---- one version ---- */
 
-dw_status dw_peer_replica_finish(dw_peer_replica *r, dw_error *err)
+/* Finishes the prepared step. */
+static dw_status finish(dw_peer_replica *r, dw_error *err)
 {
     if (!r->weights || dw_weights_update(r->weights) <= DW_UPDATE_STAGED)
         return DW_OK;
@@ -357,7 +358,7 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
     dw_peer_route route = {0};
     dw_status status = check_files(r, err);
     if (status == DW_OK)
-        status = dw_peer_replica_finish(r, err);
+        status = finish(r, err);
     r->report = (dw_peer_sync_report){.from = dw_peer_replica_version(r),
                                       .version = dw_peer_replica_version(r),
                                       .is_verified = true};

@@ -38,9 +38,6 @@ dw_status dw_peer_replica_fill_base(dw_peer_replica *replica, uint64_t version,
 dw_status dw_peer_replica_take(dw_peer_replica *replica, const dw_peer_record *record,
                                const dw_progress *progress, dw_error *err);
 
-/* Finishes the prepared step. */
-dw_status dw_peer_replica_finish(dw_peer_replica *replica, dw_error *err);
-
 /* ---- routes (peer_route.c) ---- */
 
 /* The route to a version: it starts from the last whole version, from the weights or from

@@ -62,12 +62,6 @@ static dw_status put_anchor(dw_peer_publisher *p, const dw_peer_job *job, const 
     return status;
 }
 
-static dw_status read_delta(void *delta, uint64_t offset, void *into, size_t n_bytes,
-                            dw_error *err)
-{
-    return dw_delta_read_at(delta, offset, into, n_bytes, err);
-}
-
 static dw_status put_delta(dw_peer_publisher *p, const dw_peer_job *job, const char *key,
                            dw_peer_publish_report *report, dw_error *err)
 {
@@ -83,7 +77,7 @@ static dw_status put_delta(dw_peer_publisher *p, const dw_peer_job *job, const c
     if (status != DW_OK)
         return status;
     const dw_source source = {
-        .n_bytes = delta->info.n_bytes, .read = read_delta, .context = delta};
+        .n_bytes = delta->info.n_bytes, .read = dw_delta_read_at, .context = delta};
     report->n_changed = delta->info.n_changed;
     status = dw_peer_put(p, key, &source, report, err);
     dw_delta_close(delta);

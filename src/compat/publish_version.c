@@ -31,7 +31,7 @@ static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error 
 static bool is_same(const dw_peer_publisher *p, dw_error *err)
 {
     size_t n;
-    dw_peer_job pair = {.base = dw_peer_baseline_tensors(p, &n), .next = p->next};
+    dw_peer_job pair = {.base = dw_peer_publisher_baseline(p, &n), .next = p->next};
     return pair.base && dw_parallel(dw_worker_count(p->options.n_threads, n), n,
                                     compare_one, &pair, NULL, err) == DW_OK;
 }
@@ -83,7 +83,7 @@ static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t ver
     *out = (dw_peer_job){
         .version = version,
         .base_version = last,
-        .base = dw_peer_baseline_tensors(p, &n),
+        .base = dw_peer_publisher_baseline(p, &n),
         .next = p->next,
         .n = p->n_tensors,
     };

@@ -20,7 +20,7 @@ static void forget_route(dw_follower *f)
 static bool explain_collected(dw_follower *f, uint64_t goal, dw_error *err)
 {
     uint64_t floor = 0;
-    if (dw_stream_read_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
+    if (dw_stream_floor(f->stream, &floor, NULL) != DW_OK || goal >= floor)
         return false;
     dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
             "version %" PRIu64 " was collected: the stream keeps version %" PRIu64

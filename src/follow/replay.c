@@ -185,7 +185,7 @@ dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
         status = dw_stream_find_restart(r.stream, 0, &r.restart, err);
     if (r.restart == DW_NO_VERSION)
         r.restart = 0;
-    if (status == DW_OK && dw_stream_read_floor(r.stream, &floor, NULL) != DW_OK)
+    if (status == DW_OK && dw_stream_floor(r.stream, &floor, NULL) != DW_OK)
         floor = 0; /* a hint */
     if (status == DW_OK)
         status = run(&r, floor, err);

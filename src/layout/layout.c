@@ -106,7 +106,7 @@ void dw_layout_free(dw_layout *l)
 
 /* ---- what is held ---- */
 
-uint64_t dw_layout_piece_elems(const dw_layout_piece *piece)
+static uint64_t count_elems(const dw_layout_piece *piece)
 {
     uint64_t n = 1;
     for (unsigned k = 0; k < piece->n_dims; k++)
@@ -252,7 +252,7 @@ dw_status dw_layout_end(dw_layout *l, dw_error *err)
     if (!make_lanes(l))
         return dw_fail_memory(err, NULL);
     for (size_t i = 0; i < l->n_pieces; i++)
-        l->held[l->pieces[i].tensor] += dw_layout_piece_elems(&l->pieces[i]);
+        l->held[l->pieces[i].tensor] += count_elems(&l->pieces[i]);
     l->ended = true;
     return DW_OK;
 }

@@ -59,9 +59,6 @@ struct dw_layout {
     void *arena;
 };
 
-/* Elements in a piece. */
-uint64_t dw_layout_piece_elems(const dw_layout_piece *piece);
-
 /* DW_INVALID unless it can be used. */
 dw_status dw_layout_check_ended(const dw_layout *layout, dw_error *err);
 

@@ -45,19 +45,13 @@ typedef struct uploader {
     uint64_t upload_ms;
 } uploader;
 
-static dw_status read_delta(void *context, uint64_t offset, void *into, size_t n_bytes,
-                            dw_error *err)
-{
-    return dw_delta_read_at(context, offset, into, n_bytes, err);
-}
-
 static dw_status upload_one(uploader *u, dw_object *object, dw_delta *delta,
                             dw_error *err)
 {
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
     const dw_source source = {
-        .n_bytes = info.n_bytes, .read = read_delta, .context = delta};
+        .n_bytes = info.n_bytes, .read = dw_delta_read_at, .context = delta};
     return dw_object_put(u->version->store, object, &source, u->version->stop, err);
 }
 

@@ -171,7 +171,7 @@ static dw_status look(collection *c, dw_error *err)
     if (status == DW_OK)
         status = check_lost(c, err);
     if (status == DW_OK)
-        status = dw_stream_read_floor(c->stream, &c->report.old_floor, err);
+        status = dw_stream_floor(c->stream, &c->report.old_floor, err);
     return status;
 }
 
@@ -265,7 +265,7 @@ static dw_status report_floor(collection *c, dw_error *err)
 {
     dw_floor_record record;
     uint64_t now;
-    dw_status status = dw_stream_read_floor(c->stream, &now, err);
+    dw_status status = dw_stream_floor(c->stream, &now, err);
     if (status != DW_OK)
         return status;
     record.version = floor_to_report(c, now);

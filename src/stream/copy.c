@@ -180,8 +180,7 @@ static dw_status copy_files(copier *c, const dw_commit_record *commit, dw_error 
     for (size_t i = 0; status == DW_OK && i < commit->files.n; i++)
         status = copy_file(c, &commit->files.items[i], err);
     uint64_t floor;
-    if (status == DW_NOT_FOUND &&
-        dw_stream_read_floor(c->stream, &floor, NULL) == DW_OK &&
+    if (status == DW_NOT_FOUND && dw_stream_floor(c->stream, &floor, NULL) == DW_OK &&
         commit->version < floor) {
         c->collected = true;
         return DW_OK;
@@ -221,7 +220,7 @@ static dw_status copy_objects(copier *c, const dw_edge *edge, const dw_objects *
     uint64_t floor;
     dw_error ignored;
     uint64_t lowest = edge->from == DW_NO_VERSION ? edge->to : edge->from;
-    if (dw_stream_read_floor(c->stream, &floor, &ignored) == DW_OK && lowest < floor) {
+    if (dw_stream_floor(c->stream, &floor, &ignored) == DW_OK && lowest < floor) {
         c->collected = true;
         return DW_OK;
     }

@@ -311,7 +311,7 @@ static uint64_t begin_below(const dw_graph *graph, uint64_t end)
 static uint64_t find_lowest(const dw_graph *graph, dw_stream *s, uint64_t at)
 {
     uint64_t floor = 0;
-    if (dw_stream_read_floor(s, &floor, NULL) != DW_OK ||
+    if (dw_stream_floor(s, &floor, NULL) != DW_OK ||
         !dw_graph_has(graph, DW_NO_VERSION, floor))
         return 0;
     return at != DW_NO_VERSION && at < floor ? at + 1 : floor + 1;

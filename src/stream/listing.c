@@ -56,7 +56,7 @@ dw_status dw_listing_floor(const dw_listing *shortcuts, dw_stream *stream,
 {
     uint64_t known, version, from, lowest = UINT64_MAX;
     *floor = 0;
-    dw_status status = dw_stream_read_floor(stream, &known, err);
+    dw_status status = dw_stream_floor(stream, &known, err);
     if (status != DW_OK || known == 0)
         return status;
     for (size_t i = 0; i < shortcuts->n; i++)

@@ -35,7 +35,7 @@ void dw_fields_fail_memory(dw_fields *f)
         f->status = dw_fail_memory(f->err, f->where);
 }
 
-const dw_json *dw_field(dw_fields *f, const char *name)
+static const dw_json *require(dw_fields *f, const char *name)
 {
     if (f->status != DW_OK)
         return NULL;
@@ -47,7 +47,7 @@ const dw_json *dw_field(dw_fields *f, const char *name)
 
 const dw_json *dw_field_array(dw_fields *f, const char *name)
 {
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (!value || dw_json_is_array(value))
         return value;
     dw_fields_fail(f, DW_CORRUPT, name, "is not an array");
@@ -56,7 +56,7 @@ const dw_json *dw_field_array(dw_fields *f, const char *name)
 
 const dw_json *dw_field_object(dw_fields *f, const char *name)
 {
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (!value || dw_json_is_object(value))
         return value;
     dw_fields_fail(f, DW_CORRUPT, name, "is not an object");
@@ -75,7 +75,7 @@ bool dw_json_number(uint64_t *out, const dw_json *value)
 uint64_t dw_field_number(dw_fields *f, const char *name)
 {
     uint64_t number = 0;
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (value && !dw_json_number(&number, value))
         dw_fields_fail(f, DW_CORRUPT, name, "is not an integer from 0 to 2^53 - 1");
     return number;
@@ -84,7 +84,7 @@ uint64_t dw_field_number(dw_fields *f, const char *name)
 uint64_t dw_field_version(dw_fields *f, const char *name)
 {
     uint64_t number = DW_NO_VERSION;
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (value && !dw_json_is_null(value) && !dw_json_number(&number, value))
         dw_fields_fail(f, DW_CORRUPT, name,
                        "is neither null nor an integer from 0 to 2^53 - 1");
@@ -93,14 +93,14 @@ uint64_t dw_field_version(dw_fields *f, const char *name)
 
 void dw_field_null(dw_fields *f, const char *name)
 {
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (value && !dw_json_is_null(value))
         dw_fields_fail(f, DW_CORRUPT, name, "is not null");
 }
 
 const char *dw_field_text(dw_fields *f, const char *name, size_t max)
 {
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     if (!value)
         return "";
     const char *text = dw_json_string(value);
@@ -125,7 +125,7 @@ char *dw_field_note(dw_fields *f, const char *name)
 
 static void take_hex(dw_fields *f, uint8_t *out, size_t n_bytes, const char *name)
 {
-    const dw_json *value = dw_field(f, name);
+    const dw_json *value = require(f, name);
     const char *text = dw_json_string(value);
     if (value && (!text || !dw_hex_decode(out, n_bytes, text)))
         dw_fields_fail(f, DW_CORRUPT, name, "is not %zu lower-case hexadecimal digits",

@@ -29,9 +29,7 @@ void dw_fields_fail(dw_fields *f, dw_status code, const char *name, const char *
                     ...) __attribute__((format(printf, 4, 5)));
 void dw_fields_fail_memory(dw_fields *f);
 
-/* The member, or NULL and a fault if it is missing. */
-const dw_json *dw_field(dw_fields *f, const char *name);
-/* The same, and of that type. */
+/* The member, or NULL and a fault if it is missing or of another type. */
 const dw_json *dw_field_array(dw_fields *f, const char *name);
 const dw_json *dw_field_object(dw_fields *f, const char *name);
 

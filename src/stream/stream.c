@@ -230,7 +230,7 @@ dw_status dw_stream_read_latest(dw_stream *s, dw_latest_record *out, dw_error *e
     return dw_stream_stops(status) ? status : DW_OK;
 }
 
-dw_status dw_stream_read_floor(dw_stream *s, uint64_t *floor, dw_error *err)
+dw_status dw_stream_floor(dw_stream *s, uint64_t *floor, dw_error *err)
 {
     char where[WHERE_BYTES];
     dw_writer bytes;
@@ -522,11 +522,6 @@ bool dw_stream_single_writer(const dw_stream *s)
 dw_status dw_stream_head(dw_stream *s, uint64_t *version, dw_error *err)
 {
     return dw_stream_find_head(s, s->head, version, err);
-}
-
-dw_status dw_stream_floor(dw_stream *s, uint64_t *version, dw_error *err)
-{
-    return dw_stream_read_floor(s, version, err);
 }
 
 dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out,

@@ -144,7 +144,4 @@ dw_status dw_route_step_read(dw_route_step *out, dw_stream *stream, const dw_edg
                              dw_commit_record *commit, dw_error *err);
 void dw_route_step_release(dw_route_step *step);
 
-/* The floor that a collector recorded; 0 if there is none, or it cannot be read. */
-dw_status dw_stream_read_floor(dw_stream *stream, uint64_t *floor, dw_error *err);
-
 #endif

@@ -23,7 +23,7 @@ void dw_companion_list_release(dw_companion_list *list)
     *list = (dw_companion_list){0};
 }
 
-bool dw_companion_same(const dw_file_entry *a, const dw_file_entry *b)
+static bool is_same(const dw_file_entry *a, const dw_file_entry *b)
 {
     return a->n_bytes == b->n_bytes && strcmp(a->name, b->name) == 0 &&
            memcmp(a->sha256, b->sha256, sizeof a->sha256) == 0;
@@ -33,7 +33,7 @@ bool dw_companion_list_same(const dw_file_list *a, const dw_file_list *b)
 {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++)
-        same = dw_companion_same(&a->items[i], &b->items[i]);
+        same = is_same(&a->items[i], &b->items[i]);
     return same;
 }
 

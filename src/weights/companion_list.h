@@ -31,7 +31,6 @@ dw_status dw_companion_list_add(dw_file_list *list, const dw_file_entry *entry,
                                 dw_error *err);
 
 /* Whether they have the same names and bytes. */
-bool dw_companion_same(const dw_file_entry *a, const dw_file_entry *b);
 bool dw_companion_list_same(const dw_file_list *a, const dw_file_list *b);
 
 #endif

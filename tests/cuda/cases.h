@@ -207,7 +207,7 @@ static inline void versions_free(dw_cuda *c, two_versions *v)
 
 /* ---- encoding ---- */
 
-static inline uint8_t *delta_bytes(const dw_delta *delta, size_t *n_bytes)
+static inline uint8_t *delta_bytes(dw_delta *delta, size_t *n_bytes)
 {
     const dw_piece *last = &delta->pieces[delta->n_pieces - 1];
     *n_bytes = (size_t)(last->offset + last->n_bytes);
@@ -244,7 +244,7 @@ static inline dw_tensor *bases_of(const two_versions *v)
     return bases;
 }
 
-static inline void assert_same_bytes(const dw_delta *expected, const dw_delta *got)
+static inline void assert_same_bytes(dw_delta *expected, dw_delta *got)
 {
     size_t n[2];
     uint8_t *bytes[2] = {delta_bytes(expected, &n[0]), delta_bytes(got, &n[1])};
