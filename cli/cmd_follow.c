@@ -46,8 +46,8 @@ static const char help[] =
     "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
     "that\n"
     "                       of slime and SkyRL\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
-    "  --listen HOST:PORT   answer there how it goes: /status, /metrics, /healthz, a "
-    "page\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
+    "  --listen HOST:PORT   serve /status, /metrics, /healthz and a page "
+    "here\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
     "  --threads N  --quiet  --help\n"
     "\n"

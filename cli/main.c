@@ -27,7 +27,7 @@ static const struct verb {
     {"squash", dw_cmd_squash, "add a shortcut to a version of a stream"},
     {"repair", dw_cmd_repair, "let a stream go on whose newest version is broken"},
     {"gc", dw_cmd_gc, "remove old versions of a stream"},
-    {"cp", dw_cmd_cp, "mirror a stream to another store"},
+    {"cp", dw_cmd_cp, "copy a stream to another store"},
     {"mirror", dw_cmd_mirror, "turn one system's versions into another's, as they come"},
     {"cache", dw_cmd_cache, "list and remove the copies of models kept on this machine"},
     {"keygen", dw_cmd_keygen, "make a key to sign versions with"},

@@ -186,7 +186,7 @@ static void test_no_memory(void **state)
 /* ---- ranges of the encoded file ---- */
 
 typedef struct reading {
-    const dw_delta *delta;
+    dw_delta *delta;
     byte_buffer whole;
     uint64_t seed;
 } reading;
