@@ -101,7 +101,7 @@ static dw_status show_older(server *v, double t_end, dw_error *err)
     dw_status status = DW_OK;
     while (v->n_older > 0 && cli_now() < t_end) {
         status = show_version(v, v->oldest - 1, false, err);
-        if (status == DW_NOT_FOUND) { /* a mirror that begins later */
+        if (status == DW_NOT_FOUND) { /* a copy that begins later */
             v->n_older = 0;
             return DW_OK;
         }

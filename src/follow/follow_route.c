@@ -37,7 +37,7 @@ static dw_status explain_no_route(dw_follower *f, uint64_t goal, dw_error *err)
     return dw_fail(err, DW_NOT_FOUND, dw_store_url(f->stream->store),
                    "no route leads to version %" PRIu64
                    ": there is neither an anchor below it nor a chain of deltas from "
-                   "where the weights are. Restore the missing records from a mirror "
+                   "where the weights are. Restore the missing records from a copy "
                    "with `deltawire cp`, or go on from a checkpoint with: deltawire "
                    "repair %s CHECKPOINT",
                    goal, dw_store_url(f->stream->store));

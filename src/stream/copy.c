@@ -33,10 +33,10 @@ typedef struct copier {
     dw_listing shortcuts;       /* here */
     dw_listing here;            /* objects here */
     size_t next_here;           /* objects of finished versions come before it */
-    dw_listing there;           /* objects of the mirror */
-    dw_listing files;           /* companion files here; marked: the mirror has it */
-    dw_listing there_shortcuts; /* shortcuts of the mirror */
-    dw_listing there_known;     /* commits of the mirror */
+    dw_listing there;           /* objects of the copy */
+    dw_listing files;           /* companion files here; marked: the copy has it */
+    dw_listing there_shortcuts; /* shortcuts of the copy */
+    dw_listing there_known;     /* commits of the copy */
     bool collected;             /* an object to copy is gone: look again */
     uint64_t n_total;           /* bytes that seem to be missing there */
 } copier;
@@ -94,7 +94,7 @@ static dw_status copy_stream_record(copier *c, dw_error *err)
     dw_status status = copy_record(c, DW_KEY_STREAM, &same, err);
     if (status == DW_OK && !same)
         status = dw_fail(err, DW_CONFLICT, dw_store_url(c->to),
-                         "another stream is here: it cannot become a mirror of %s. Name "
+                         "another stream is here: it cannot become a copy of %s. Name "
                          "an empty place",
                          dw_store_url(c->stream->store));
     return status == DW_OK ? dw_store_require(c->to, DW_KEY_STREAM, err) : status;
@@ -121,7 +121,7 @@ static dw_status copy_epochs(copier *c, dw_error *err)
         if (status == DW_OK && !same)
             status = dw_fail(err, DW_CONFLICT, dw_store_url(c->to),
                              "epoch %" PRIu64 " is another's here: somebody opened the "
-                             "mirror for writing. Copy to a new place",
+                             "copy for writing. Copy to a new place",
                              epoch);
     }
     dw_listing_release(&epochs);
@@ -158,7 +158,7 @@ static dw_status copy_object(copier *c, const dw_object *object, dw_error *err)
     return DW_OK;
 }
 
-/* A companion file, unless the mirror has it. Several commits may name it. */
+/* A companion file, unless the copy has it. Several commits may name it. */
 static dw_status copy_file(copier *c, const dw_file_entry *file, dw_error *err)
 {
     dw_listed *listed = dw_listing_find(&c->files, file->key);
@@ -188,7 +188,7 @@ static dw_status copy_files(copier *c, const dw_commit_record *commit, dw_error 
     return status;
 }
 
-/* Whether the mirror has every companion file of VERSION that is here; *N of them. The
+/* Whether the copy has every companion file of VERSION that is here; *N of them. The
  * commit at the floor may also need some of older versions. */
 static bool has_files(copier *c, uint64_t version, uint64_t *n)
 {
@@ -227,7 +227,7 @@ static dw_status copy_objects(copier *c, const dw_edge *edge, const dw_objects *
     return status;
 }
 
-/* Whether the mirror has every object of VERSION that is here, of its commit or of the
+/* Whether the copy has every object of VERSION that is here, of its commit or of the
  * shortcuts to it; *N of them. Versions are asked for in ascending order. */
 static bool has_all(copier *c, uint64_t version, bool of_shortcut, uint64_t *n)
 {
@@ -272,15 +272,15 @@ static dw_status find_fork(copier *c, uint64_t version, dw_error *err)
             version--;
     }
     return dw_fail(err, DW_CONFLICT, dw_store_url(c->to),
-                   "version %" PRIu64 " is another here than in %s: the mirror got "
+                   "version %" PRIu64 " is another here than in %s: the copy got "
                    "versions of its own, or the stream was made again. Copy to a new "
                    "place",
                    version, dw_store_url(c->stream->store));
 }
 
-/* The mirror's newest version must be one of the stream's: by the chain of hashes all
+/* The copy's newest version must be one of the stream's: by the chain of hashes all
  * before it are then. */
-static dw_status check_mirror(copier *c, dw_error *err)
+static dw_status check_copy(copier *c, dw_error *err)
 {
     uint64_t version, newest = DW_NO_VERSION;
     for (size_t i = 0; i < c->there_known.n; i++)
@@ -294,7 +294,7 @@ static dw_status check_mirror(copier *c, dw_error *err)
     dw_status status = copy_record(c, key, &same, err);
     if (status == DW_NOT_FOUND)
         return dw_fail(err, DW_CONFLICT, dw_store_url(c->to),
-                       "the mirror has version %" PRIu64 ", which %s does not have: it "
+                       "the copy has version %" PRIu64 ", which %s does not have: it "
                        "got versions of its own. Copy to a new place",
                        newest, dw_store_url(c->stream->store));
     return status == DW_OK && !same ? find_fork(c, newest, err) : status;
@@ -347,7 +347,7 @@ static dw_status copy_shortcut(copier *c, const char *key, const dw_edge *edge,
     if (status != DW_OK)
         return status;
     bool same = true;
-    /* the mirror may have made this shortcut by itself, with objects of its own */
+    /* the copy may have made this shortcut by itself, with objects of its own */
     if (!dw_listing_find(&c->there_shortcuts, key)) {
         status = copy_objects(c, edge, &shortcut.objects, err);
         if (status == DW_OK && !c->collected)
@@ -437,7 +437,7 @@ static dw_status copy_floor(copier *c, uint64_t there, dw_error *err)
     return status;
 }
 
-/* The hint, less what is not in the mirror yet. */
+/* The hint, less what is not in the copy yet. */
 static dw_status copy_latest(copier *c, dw_error *err)
 {
     dw_latest_record latest;
@@ -476,7 +476,7 @@ static void count_missing(copier *c)
             c->n_total += c->files.items[i].n_bytes;
 }
 
-/* Lists the companion files here, and marks those that the mirror has. */
+/* Lists the companion files here, and marks those that the copy has. */
 static dw_status look_at_files(copier *c, dw_error *err)
 {
     dw_listing there = {0};
@@ -517,7 +517,7 @@ static dw_status look(copier *c, uint64_t *floor_there, dw_error *err)
     if (status == DW_OK)
         count_missing(c);
     if (status == DW_OK && *floor_there > c->floor)
-        c->floor = *floor_there; /* the mirror keeps less */
+        c->floor = *floor_there; /* the copy keeps less */
     c->collected = false;
     c->report.n_present = 0;
     c->next_here = 0;
@@ -534,7 +534,7 @@ dw_status dw_stream_copy(dw_stream *stream, dw_store *to, const dw_progress *pro
         release(&c);
         status = look(&c, &floor_there, err);
         if (status == DW_OK)
-            status = check_mirror(&c, err);
+            status = check_copy(&c, err);
         if (status == DW_OK)
             status = copy_epochs(&c, err);
         if (status == DW_OK)

@@ -113,7 +113,7 @@ static dw_status explain_damaged_head(uint64_t head, dw_error *err)
     const dw_error fault = *err;
     return dw_fail(err, DW_CORRUPT, fault.where,
                    "%.400s. It is the newest commit. Remove it and restore it from a "
-                   "mirror with `deltawire cp`. If there is no mirror, remove it "
+                   "copy with `deltawire cp`. If there is no copy, remove it "
                    "and " DW_KEY_LATEST ": version %" PRIu64 " is then published again, "
                    "and whoever used it must start with an empty directory",
                    fault.text, head);
@@ -460,7 +460,7 @@ dw_status dw_stream_check_vacant(dw_store *store, dw_error *err)
                ? dw_fail(err, DW_CORRUPT, dw_store_url(store),
                          DW_KEY_STREAM
                          " is missing, but %s of a stream is here. Restore " DW_KEY_STREAM
-                         " from a copy or a mirror of the stream, or "
+                         " from a copy of the stream, or "
                          "publish to another URL",
                          key)
                : status;

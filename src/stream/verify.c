@@ -188,7 +188,7 @@ static dw_status report_hole(dw_sweep *w, uint64_t first, uint64_t end, dw_error
                 " are missing, but version %" PRIu64 " is there",
                 first, end - 1, end);
     return dw_sweep_note(w, DW_CORRUPT, key,
-                         "Restore what is missing from a mirror with `deltawire cp`; if "
+                         "Restore what is missing from a copy with `deltawire cp`; if "
                          "it is gone for good, run `deltawire repair` with a checkpoint",
                          &found, err);
 }

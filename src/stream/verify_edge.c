@@ -41,13 +41,12 @@ dw_status dw_sweep_note(dw_sweep *w, dw_status status, const char *key,
 dw_status dw_sweep_note_record(dw_sweep *w, dw_status status, const char *key,
                                const dw_error *found, dw_error *err)
 {
-    static const char foreign[] =
-        "Find out who wrote it; a mirror may have what was here";
+    static const char foreign[] = "Find out who wrote it; a copy may have what was here";
     static const char damaged[] =
-        "Remove it and restore it from a mirror with `deltawire cp`";
+        "Remove it and restore it from a copy with `deltawire cp`";
     static const char damaged_commit[] =
-        "Remove it and restore it from a mirror with `deltawire cp`; if there is no "
-        "mirror, go on from a checkpoint with `deltawire repair URL CHECKPOINT`";
+        "Remove it and restore it from a copy with `deltawire cp`; if there is no "
+        "copy, go on from a checkpoint with `deltawire repair URL CHECKPOINT`";
     const bool is_foreign = status == DW_UNTRUSTED || status == DW_MISMATCH;
     uint64_t version;
     return dw_sweep_note(w, status, key,
@@ -81,8 +80,8 @@ static void advise(char out[ADVICE_BYTES], const dw_sweep *w, const dw_edge *edg
         arrives = to == edge->to;
     }
     static const char restore[] =
-        "remove what is there of it and restore it from a mirror with `deltawire cp`";
-    static const char restart[] = "if there is no mirror, go on from a checkpoint with "
+        "remove what is there of it and restore it from a copy with `deltawire cp`";
+    static const char restart[] = "if there is no copy, go on from a checkpoint with "
                                   "`deltawire repair URL CHECKPOINT`";
     if (has_own_delta(w, edge))
         snprintf(out, ADVICE_BYTES,

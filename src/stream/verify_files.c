@@ -9,9 +9,9 @@
 #include "stream/verify.h"
 
 static const char advice[] =
-    "Remove what is there of it and restore it from a mirror with `deltawire cp`; if "
+    "Remove what is there of it and restore it from a copy with `deltawire cp`; if "
     "there "
-    "is no mirror, `deltawire repair URL CHECKPOINT` stores the checkpoint's files again";
+    "is no copy, `deltawire repair URL CHECKPOINT` stores the checkpoint's files again";
 
 static bool names(const dw_commit_record *commit, const char *key)
 {

@@ -27,7 +27,7 @@ it "makes no new stream over the commits of one that lost its stream.json"
 object_get "$url" stream.json kept.json
 object_remove "$url" stream.json
 object_list "$url" "" >before.txt
-fails 3 'stream.json is missing, but commits/.* Restore stream.json from a copy or a mirror' \
+fails 3 'stream.json is missing, but commits/.* Restore stream.json from a copy of the stream' \
     deltawire publish "$url" run/step_000003 --baseline fresh
 for key in $(object_list "$url" commits/); do
     object_get "$url" "$key" "$(basename "$key").kept"
