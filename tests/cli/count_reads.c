@@ -27,7 +27,7 @@ int openat(int dir, const char *name, int flags, ...)
     return next(dir, name, flags, mode);
 }
 
-__attribute__((destructor)) static void tell(void)
+__attribute__((destructor)) static void write_count(void)
 {
     const char *path = getenv("COUNT_FILE");
     FILE *file = path ? fopen(path, "w") : NULL;

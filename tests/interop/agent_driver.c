@@ -7,7 +7,7 @@
 
 #define CREATED "2026-11-15T05:20:59.123Z"
 
-static void tell(dw_agent *agent)
+static void report_all(dw_agent *agent)
 {
     const dw_follower_info follower = {"other", 40, "host", "error", "no room", CREATED};
     const dw_error err = {DW_UNAVAILABLE, "s3://bucket/run", "failed after 5 tries"};
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: %s\n", err.where, err.text);
         return 1;
     }
-    tell(agent);
+    report_all(agent);
     puts(dw_agent_url(agent));
     fflush(stdout);
     while (getchar() != EOF)

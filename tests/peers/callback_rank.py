@@ -26,21 +26,21 @@ state = TrainerState(is_world_process_zero=dist.get_rank() == 0)
 callback = deltawire.trl.PublishCallback(url, rank_timeout=300)
 
 
-def tell(event):
+def send(event):
     getattr(callback, event)(arguments, state, TrainerControl(), model=model)
 
 
-tell("on_train_begin")
+send("on_train_begin")
 for step in range(3):
     torch.manual_seed(2 * step + dist.get_rank())
     tokens = torch.randint(0, 67, (2, 8))
     model(input_ids=tokens, labels=tokens).loss.backward()
-    tell("on_pre_optimizer_step")
+    send("on_pre_optimizer_step")
     optimizer.step()
     optimizer.zero_grad()
     state.global_step += 1
-    tell("on_step_end")
-tell("on_train_end")
+    send("on_step_end")
+send("on_train_end")
 whole = {name: p.full_tensor().detach().to(torch.bfloat16)
          for name, p in model.named_parameters()}
 if dist.get_rank() == 0:

@@ -177,16 +177,16 @@ def test_requests_outlive_an_update(world):
         while not stop.is_set():
             answers.append(world.server.generate(PROMPTS[0], MAX_ANSWER))
 
-    crowd = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in crowd:
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in clients:
         thread.start()
     try:
-        wait_until(lambda: len(answers) >= len(crowd), "requests are answered")
+        wait_until(lambda: len(answers) >= len(clients), "requests are answered")
         world.publish_next()
         wait_until(lambda: world.server.label() == str(world.newest), "the update")
     finally:
         stop.set()
-        for thread in crowd:
+        for thread in clients:
             thread.join()
     assert {a["finish_reason"] for a in answers} == {"length"}
     assert all(len(a["token_ids"]) == MAX_ANSWER for a in answers)

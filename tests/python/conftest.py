@@ -24,7 +24,7 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def crowd():
+def in_threads():
     """Runs a function in several threads at once, and raises the exception of one of them."""
     def run(n_threads, work):
         with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:

@@ -114,7 +114,7 @@ def test_a_signal_stops_long_work():
         dw.digest(old, threads=1, progress=interrupt)
 
 
-def test_threads_share_a_delta(crowd):
+def test_threads_share_a_delta(in_threads):
     old, new = models()
     delta, wanted = dw.diff(old, new), dw.digest(new)
 
@@ -124,7 +124,7 @@ def test_threads_share_a_delta(crowd):
             delta.apply(start, threads=1)
             assert dw.digest(start, threads=1) == wanted
 
-    crowd(4, work)
+    in_threads(4, work)
     delta.close()
     with pytest.raises(dw.Invalid):
         delta.info

@@ -52,7 +52,7 @@ class BrokenObjects:
         self.objects.with_name("away").rename(self.objects)
 
 
-def settled(publisher):
+def wait_idle(publisher):
     """Waits until nothing is in progress, without asking for results."""
     assert publisher.native.idle(300)
 
@@ -71,7 +71,7 @@ def test_a_trainer_that_was_replaced_stops(url, model):
     first.wait()
     second = deltawire.torch.Publisher(model, url=url)
     step(model, optimizer)  # this version is refused
-    settled(first)
+    wait_idle(first)
     for _ in range(2):  # each later step reports it
         with pytest.raises(dw.Conflict, match="another|took"):
             step(model, optimizer)
@@ -88,7 +88,7 @@ def test_a_failed_version_warns_once_and_the_next_covers_it(tmp_path, url, model
             warnings.simplefilter("always")
             for _ in range(4):
                 step(model, optimizer)
-                settled(publisher)
+                wait_idle(publisher)
         seen = [w for w in seen if w.category is dw.PublishWarning]
         assert len(seen) == 1 and "objects" in str(seen[0].message)
         with warnings.catch_warnings():
@@ -131,7 +131,7 @@ def test_close_raises_if_the_last_version_failed(tmp_path, url, model):
     publisher = deltawire.torch.Publisher(model, optimizer, url=url)
     with BrokenObjects(tmp_path):
         step(model, optimizer)
-        settled(publisher)
+        wait_idle(publisher)
         with pytest.warns(dw.PublishWarning):
             publisher._before_step()
     with pytest.raises(dw.Error, match="objects"):
@@ -184,7 +184,7 @@ def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model, wait_un
         thread.join()
         server.hangs.clear()
         publisher.native.cancel()
-        settled(publisher)
+        wait_idle(publisher)
         step(model, optimizer)
         publisher.wait()
         publisher.close()

@@ -256,13 +256,13 @@ def test_interrupts(url):
         assert follower.sync().version == 0  # works as before
 
 
-def test_many_threads_publish(url, crowd):
+def test_many_threads_publish(url, in_threads):
     with dw.Publisher(url, model()) as publisher:
         def work():
             for _ in range(5):
                 publisher.wait(publisher.publish())
 
-        crowd(4, work)
+        in_threads(4, work)
         assert publisher.version == 20
 
 

@@ -152,21 +152,21 @@ def test_the_best_model_is_not_loaded_into_a_publish(url):
     callback, states = PublishCallback(url, threads=1), []
     best = {name: torch.full_like(tensor, 2) for name, tensor in model.state_dict().items()}
 
-    def tell(event):
+    def send(event):
         getattr(callback, event)(arguments, state, None, model=model)
 
-    tell("on_train_begin")
+    send("on_train_begin")
     for _ in range(4):
-        tell("on_pre_optimizer_step")
+        send("on_pre_optimizer_step")
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(1)
         state.global_step += 1
         states.append(dw.digest(model.state_dict()).state)
-        tell("on_step_end")
-        tell("on_epoch_end")
+        send("on_step_end")
+        send("on_epoch_end")
         model.load_state_dict(best)
-    tell("on_train_end")
+    send("on_train_end")
     states.append(dw.digest(best).state)
     assert [v.state for v in dw.Stream(url).versions(1)] == states
 

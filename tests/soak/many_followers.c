@@ -36,7 +36,7 @@ static struct {
     char url[SOAK_PATH], spool[SOAK_PATH];
     follower followers[MOST];
     pid_t publisher, collector;
-} crowd;
+} test;
 
 static bool has_dir(size_t i)
 {
@@ -53,8 +53,8 @@ static void dir_of(char out[SOAK_PATH], size_t i)
 static void choose(uint64_t luck)
 {
     const uint64_t now = soak_now_ms();
-    for (size_t i = 0; i < crowd.n; i++) {
-        follower *f = &crowd.followers[i];
+    for (size_t i = 0; i < test.n; i++) {
+        follower *f = &test.followers[i];
         *f = (follower){.start_at = now + soak_below(&luck, i % 4 == 3 ? 5000 : 300),
                         .stop_at = UINT64_MAX,
                         .go_on_at = UINT64_MAX,
@@ -71,9 +71,9 @@ static void choose(uint64_t luck)
 static pid_t start_role(const char *role, const char *const more[], size_t n_more)
 {
     char seed[24], spool[SOAK_PATH + 8];
-    snprintf(seed, sizeof seed, "%" PRIu64, crowd.seed);
-    snprintf(spool, sizeof spool, "spool=%s", crowd.spool);
-    const char *argv[16] = {role, crowd.url, seed, spool};
+    snprintf(seed, sizeof seed, "%" PRIu64, test.seed);
+    snprintf(spool, sizeof spool, "spool=%s", test.spool);
+    const char *argv[16] = {role, test.url, seed, spool};
     for (size_t i = 0; i < n_more; i++)
         argv[4 + i] = more[i];
     return soak_start(argv, 4 + n_more);
@@ -84,7 +84,7 @@ static void start_follower(size_t i)
     char id[32], until[32], pace[32], dir[SOAK_PATH], into[SOAK_PATH + 8];
     snprintf(id, sizeof id, "id=follower-%03zu", i);
     snprintf(until, sizeof until, "until=%d", VERSIONS);
-    snprintf(pace, sizeof pace, "pace=%zu", (crowd.local ? 20 : 200) + i % 10 * 20);
+    snprintf(pace, sizeof pace, "pace=%zu", (test.local ? 20 : 200) + i % 10 * 20);
     const char *more[5] = {id, until, pace};
     size_t n = 3;
     if (i % 3 == 0)
@@ -94,7 +94,7 @@ static void start_follower(size_t i)
         snprintf(into, sizeof into, "into=%s", dir);
         more[n++] = into;
     }
-    crowd.followers[i].pid = start_role("follow", more, n);
+    test.followers[i].pid = start_role("follow", more, n);
 }
 
 static void start_others(void)
@@ -105,15 +105,15 @@ static void start_others(void)
     snprintf(acked, sizeof acked, "acked=%s/acked", soak_dir);
     snprintf(n, sizeof n, "n=%d", VERSIONS);
     const char *publish[] = {n, "pace=250", keep, acked};
-    crowd.publisher = start_role("publish", publish, 4);
+    test.publisher = start_role("publish", publish, 4);
     const char *collect[] = {"keep=5", "pace=300"};
-    crowd.collector = start_role("collect", collect, 2);
+    test.collector = start_role("collect", collect, 2);
 }
 
 /* Does what is due for follower I. */
 static void tend(size_t i)
 {
-    follower *f = &crowd.followers[i];
+    follower *f = &test.followers[i];
     const uint64_t now = soak_now_ms();
     if (f->pid == 0) {
         if (now >= f->start_at)
@@ -132,7 +132,7 @@ static void tend(size_t i)
     if (kills)
         kill(f->pid, SIGKILL);
     /* a killed one may have arrived just before: it starts again anyway */
-    if (!soak_has_ended(f->pid, &crowd.good))
+    if (!soak_has_ended(f->pid, &test.good))
         return;
     f->pid = 0;
     f->arrived = !kills;
@@ -145,24 +145,24 @@ static bool follow_all(void)
 {
     size_t n_arrived = 0;
     bool published = false;
-    while (crowd.good && (n_arrived < crowd.n || !published)) {
+    while (test.good && (n_arrived < test.n || !published)) {
         n_arrived = 0;
-        for (size_t i = 0; i < crowd.n; i++) {
-            if (!crowd.followers[i].arrived)
+        for (size_t i = 0; i < test.n; i++) {
+            if (!test.followers[i].arrived)
                 tend(i);
-            n_arrived += crowd.followers[i].arrived;
+            n_arrived += test.followers[i].arrived;
         }
-        if (!published && soak_has_ended(crowd.publisher, &crowd.good)) {
+        if (!published && soak_has_ended(test.publisher, &test.good)) {
             published = true;
-            crowd.publisher = 0;
+            test.publisher = 0;
         }
-        if (soak_now_ms() > crowd.end) {
+        if (soak_now_ms() > test.end) {
             printf("only %zu followers have arrived\n", n_arrived);
             return false;
         }
         soak_sleep_ms(5);
     }
-    return crowd.good;
+    return test.good;
 }
 
 /* ---- checks ---- */
@@ -187,25 +187,25 @@ static bool are_listed(dw_store *store)
         status = dw_stream_followers(stream, count_follower, &n, &err);
         dw_stream_close(stream);
     }
-    if (status != DW_OK || n != crowd.n)
+    if (status != DW_OK || n != test.n)
         printf("%" PRIu64 " of %" PRIu64 " followers are listed as arrived %s\n", n,
-               crowd.n, err.text);
-    return status == DW_OK && n == crowd.n;
+               test.n, err.text);
+    return status == DW_OK && n == test.n;
 }
 
 static bool check(void)
 {
     dw_store *store;
     dw_error err = {0};
-    soak_history history = {.seed = crowd.seed};
-    if (soak_store_open(&store, crowd.url, &err) != DW_OK) {
+    soak_history history = {.seed = test.seed};
+    if (soak_store_open(&store, test.url, &err) != DW_OK) {
         printf("%s\n", err.text);
         return false;
     }
     bool good = soak_check_log(&history, store) && history.n == VERSIONS + 1 &&
                 are_listed(store) && soak_check_verify(store) &&
                 soak_check_fresh(&history, store);
-    for (size_t i = 0; good && i < crowd.n; i++) {
+    for (size_t i = 0; good && i < test.n; i++) {
         char dir[SOAK_PATH];
         dir_of(dir, i);
         good = !has_dir(i) || soak_check_dir(&history, store, dir, NULL, false);
@@ -218,12 +218,12 @@ static bool check(void)
 /* Ends the remaining processes. */
 static void end_all(void)
 {
-    pid_t left[MOST + 2] = {crowd.publisher, crowd.collector};
-    for (size_t i = 0; i < crowd.n; i++)
-        left[2 + i] = crowd.followers[i].pid;
-    for (size_t i = 0; i < crowd.n + 2; i++)
-        if (left[i] > 0 && kill(left[i], i == 1 && crowd.good ? SIGTERM : SIGKILL) == 0)
-            while (!soak_has_ended(left[i], &crowd.good) && soak_now_ms() < crowd.end)
+    pid_t left[MOST + 2] = {test.publisher, test.collector};
+    for (size_t i = 0; i < test.n; i++)
+        left[2 + i] = test.followers[i].pid;
+    for (size_t i = 0; i < test.n + 2; i++)
+        if (left[i] > 0 && kill(left[i], i == 1 && test.good ? SIGTERM : SIGKILL) == 0)
+            while (!soak_has_ended(left[i], &test.good) && soak_now_ms() < test.end)
                 soak_sleep_ms(2);
 }
 
@@ -231,25 +231,25 @@ int main(void)
 {
     const char *url = getenv("DW_TEST_STORE");
     const uint64_t begun = soak_now_ms();
-    crowd.local = !url || !*url || strncmp(url, "file:", 5) == 0;
-    crowd.seed = soak_env("SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);
-    crowd.n = soak_env("FOLLOWERS", 100);
-    crowd.n = crowd.n < MOST ? crowd.n : MOST;
-    crowd.end = begun + DEADLINE_MS;
-    crowd.good = true;
+    test.local = !url || !*url || strncmp(url, "file:", 5) == 0;
+    test.seed = soak_env("SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);
+    test.n = soak_env("FOLLOWERS", 100);
+    test.n = test.n < MOST ? test.n : MOST;
+    test.end = begun + DEADLINE_MS;
+    test.good = true;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("SEED=%" PRIu64 "\n", crowd.seed);
+    printf("SEED=%" PRIu64 "\n", test.seed);
     soak_begin();
-    soak_store_url(crowd.url, "crowd");
-    soak_subdir(crowd.spool, "spool");
-    choose(crowd.seed);
+    soak_store_url(test.url, "many");
+    soak_subdir(test.spool, "spool");
+    choose(test.seed);
     start_others();
-    crowd.good = follow_all();
+    test.good = follow_all();
     const uint64_t arrived = soak_now_ms();
     end_all();
-    crowd.good = crowd.good && check();
-    crowd.good = soak_store_empty(crowd.url) && crowd.good;
+    test.good = test.good && check();
+    test.good = soak_store_empty(test.url) && test.good;
     printf("%" PRIu64 " followers arrived in %" PRIu64 " ms, checked in %" PRIu64 " ms\n",
-           crowd.n, arrived - begun, soak_now_ms() - arrived);
-    return soak_end(crowd.good);
+           test.n, arrived - begun, soak_now_ms() - arrived);
+    return soak_end(test.good);
 }

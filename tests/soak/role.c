@@ -223,7 +223,7 @@ static dw_status step_by_step(dw_follower *f)
         status = dw_follower_finish(f, &err);
         if (status != DW_OK)
             return status;
-        soak_event("settled");
+        soak_event("finished");
     }
 }
 

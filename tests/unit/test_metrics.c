@@ -46,7 +46,7 @@ static void test_new(void **state)
     expect_none("# EOF");
 }
 
-static void tell(void)
+static void report_all(void)
 {
     dw_agent_report_identity(agent, &(dw_agent_identity){.url = "u", .n_elems = 1000});
     dw_agent_report_head(agent, 7, "2026-11-15T05:20:59.123Z", "");
@@ -71,7 +71,7 @@ static void tell(void)
 static void test_told(void **state)
 {
     (void)state;
-    tell();
+    report_all();
     get("");
     expect_line("# TYPE deltawire_fetched_bytes_total counter");
     expect_line("deltawire_fetched_bytes_total 200");
@@ -102,7 +102,7 @@ static void test_told(void **state)
 static void test_openmetrics(void **state)
 {
     (void)state;
-    tell();
+    report_all();
     get("Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n");
     assert_true(http_has(&reply, "Content-Type", DW_OPENMETRICS_TYPE));
     expect_line("# TYPE deltawire_fetched_bytes counter");

@@ -198,10 +198,10 @@ static dw_status settle_by_caller(job *j, const void *const *receipts,
     for (size_t i = 1; i < j->n; i++) {
         rank *r = &j->ranks[i];
         r->error = (dw_error){0};
-        dw_status settled =
+        dw_status accepted =
             dw_publisher_accept(r->p, r->ticket, outcome, n_outcome, &r->error);
-        assert_told(settled, &r->error);
-        assert_int_equal(settled == DW_OK, status == DW_OK);
+        assert_told(accepted, &r->error);
+        assert_int_equal(accepted == DW_OK, status == DW_OK);
     }
     return status;
 }

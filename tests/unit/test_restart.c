@@ -49,18 +49,18 @@ static dw_status publish(fixture *x, dw_publish_report *report)
 
 /* ---- followers ---- */
 
-typedef struct crowd {
+typedef struct followers {
     dw_follower *in_dir;
     dw_follower *in_memory;
     model memory;
     unsigned n_stuck; /* syncs that failed */
-} crowd;
+} followers;
 
-static void crowd_open(crowd *c, fixture *x, const char *dir)
+static void followers_open(followers *c, fixture *x, const char *dir)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
-    *c = (crowd){.memory = fixture_model()};
+    *c = (followers){.memory = fixture_model()};
     options.into = dir;
     assert_fine(x, dw_follower_open(&c->in_dir, x->store, &options, &x->err));
     options.into = NULL;
@@ -70,7 +70,7 @@ static void crowd_open(crowd *c, fixture *x, const char *dir)
     assert_fine(x, dw_follower_open(&c->in_memory, x->store, &options, &x->err));
 }
 
-static void crowd_sync(crowd *c)
+static void followers_sync(followers *c)
 {
     dw_error err;
     c->n_stuck += dw_follower_sync(c->in_dir, DW_NEWEST, NULL, NULL, &err) != DW_OK;
@@ -90,16 +90,16 @@ static void assert_holds(dw_follower *f, const model *live)
 }
 
 /* The followers reach the live weights, without a failure from here on. */
-static void crowd_arrives(crowd *c, fixture *x)
+static void followers_arrive(followers *c, fixture *x)
 {
     const unsigned before = c->n_stuck;
-    crowd_sync(c);
+    followers_sync(c);
     assert_int_equal(c->n_stuck, before);
     assert_holds(c->in_dir, &x->live);
     assert_holds(c->in_memory, &x->live);
 }
 
-static void crowd_close(crowd *c)
+static void followers_close(followers *c)
 {
     dw_follower_close(c->in_dir);
     dw_follower_close(c->in_memory);
@@ -109,26 +109,26 @@ static void crowd_close(crowd *c)
 /* ---- a running publisher ---- */
 
 /* Publishes until the stream has restarted. */
-static void publish_on(fixture *x, crowd *c, dw_publish_report *report)
+static void publish_on(fixture *x, followers *c, dw_publish_report *report)
 {
     for (unsigned i = 0; i < EVERY + 2 && !report->restarted; i++) {
         assert_fine(x, publish(x, report));
-        crowd_sync(c);
+        followers_sync(c);
     }
     assert_true(report->restarted);
     assert_false(report->unchanged);
 }
 
-static void goes_on(fixture *x, crowd *c)
+static void goes_on(fixture *x, followers *c)
 {
     dw_publish_report report;
     dw_verify_report found;
-    crowd_arrives(c, x);
+    followers_arrive(c, x);
     for (unsigned i = 0; i < 2 * EVERY; i++) {
         assert_fine(x, publish(x, &report));
         assert_false(report.restarted);
         assert_int_equal(report.suspect_from, 0);
-        crowd_arrives(c, x);
+        followers_arrive(c, x);
     }
     fixture_verify(x, x->store, &found);
     assert_int_equal(found.n_faults, 0);
@@ -137,14 +137,14 @@ static void goes_on(fixture *x, crowd *c)
 static void recovers(const char *url, const char *baseline, const char *followed)
 {
     fixture x;
-    crowd c;
+    followers c;
     dw_publish_report report;
     const dw_publish_options options = options_with(baseline);
     fixture_open(&x, url, &options);
-    crowd_open(&c, &x, followed);
+    followers_open(&c, &x, followed);
     for (unsigned i = 0; i < 3; i++) {
         assert_fine(&x, publish(&x, &report));
-        crowd_arrives(&c, &x);
+        followers_arrive(&c, &x);
     }
     const uint64_t good = report.version;
     rot(x.publisher);
@@ -159,7 +159,7 @@ static void recovers(const char *url, const char *baseline, const char *followed
     assert_int_equal(info.suspect_from, report.suspect_from);
     dw_stream_close(s);
     goes_on(&x, &c);
-    crowd_close(&c);
+    followers_close(&c);
     fixture_close(&x);
 }
 
@@ -243,7 +243,7 @@ static void killed_and_opened(const char *url, const char *dir, const char *foll
                               moment when)
 {
     fixture x = {.live = fixture_model()};
-    crowd c;
+    followers c;
     int ended;
     dw_publish_report report;
     const dw_publish_options options = options_with(dir);
@@ -255,8 +255,8 @@ static void killed_and_opened(const char *url, const char *dir, const char *foll
     assert_true(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
 
     assert_fine(&x, dw_store_open(&x.store, url, NULL, &x.err));
-    crowd_open(&c, &x, followed);
-    crowd_sync(&c);
+    followers_open(&c, &x, followed);
+    followers_sync(&c);
     assert_true(c.n_stuck > 0);
     assert_fine(&x, dw_publisher_open(&x.publisher, x.store, x.live.tensors, x.live.n,
                                       &options, &x.err));
@@ -264,7 +264,7 @@ static void killed_and_opened(const char *url, const char *dir, const char *foll
     assert_true(report.restarted);
     assert_in_range(report.suspect_from, 1, 4); /* version 4 does not decode */
     goes_on(&x, &c);
-    crowd_close(&c);
+    followers_close(&c);
     fixture_close(&x);
 }
 

@@ -50,8 +50,8 @@ static void append(played_game *game, const char *text)
 }
 
 /* Log-probabilities of a guess's tokens, computed in a separate sequence. */
-static void alone(qwen_trainer *trainer, const played_game *game, const played_guess *g,
-                  float *out)
+static void logp_by_itself(qwen_trainer *trainer, const played_game *game,
+                           const played_guess *g, float *out)
 {
     dw_error err;
     int32_t tokens[GAME_MAX_TOKENS];
@@ -77,7 +77,7 @@ static void add_guess(qwen_trainer *trainer, played_game *game, const char *samp
         g->tokens[g->n_tokens++] = token_of(*sampled);
     g->reward = reward;
     g->valid = reward > 0;
-    alone(trainer, game, g, g->logp);
+    logp_by_itself(trainer, game, g, g->logp);
     if (line)
         append(game, line);
 }
@@ -121,7 +121,7 @@ static float sum_of(qwen_trainer *trainer, const played_group *group, size_t gam
 {
     float logp[GUESS_MAX_TOKENS], sum = 0;
     const played_guess *g = &group->games[game].guesses[guess];
-    alone(trainer, &group->games[game], g, logp);
+    logp_by_itself(trainer, &group->games[game], g, logp);
     for (uint32_t i = 0; i < g->n_tokens; i++)
         sum += logp[i];
     return sum;
@@ -198,7 +198,7 @@ static double objective(qwen_trainer *trainer, const played_group *group)
         const played_guess *g = &group->games[i].guesses[0];
         const double a = i == 0 ? scale : -scale;
         float logp[GUESS_MAX_TOKENS];
-        alone(trainer, &group->games[i], g, logp);
+        logp_by_itself(trainer, &group->games[i], g, logp);
         for (uint32_t k = 0; k < g->n_tokens; k++, n++) {
             const double ratio = exp((double)logp[k] - (double)g->logp[k]);
             const double clipped = fmin(fmax(ratio, 1 - (double)options.clip_low),
