@@ -36,7 +36,6 @@ typedef struct dw_agent_options {
     bool plain;       /* an address other than loopback needs a token and TLS. This allows
                          it without TLS, for networks that have their own */
     bool stream_only; /* there is no follower: no pin, and readiness is the stream's */
-    unsigned n_history; /* versions to keep; default 512 */
 } dw_agent_options;
 
 DW_API void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes);

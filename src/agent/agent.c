@@ -10,15 +10,12 @@
 #include "base/mem.h"
 #include "base/options.h"
 
-#define DEFAULT_LISTEN  "127.0.0.1:0"
-#define DEFAULT_HISTORY 512
-#define MAX_HISTORY     65536
-#define WATCHED_MS      30000
+#define DEFAULT_LISTEN "127.0.0.1:0"
+#define WATCHED_MS     30000
 
 void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes)
 {
-    const dw_agent_options defaults = {.listen = DEFAULT_LISTEN,
-                                       .n_history = DEFAULT_HISTORY};
+    const dw_agent_options defaults = {.listen = DEFAULT_LISTEN};
     dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
 }
 
@@ -27,7 +24,7 @@ void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes)
 static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,
                             dw_error *err)
 {
-    if (!dw_report_init(&agent->report, options->stream_only, options->n_history))
+    if (!dw_report_init(&agent->report, options->stream_only, DW_HISTORY_VERSIONS))
         return dw_fail_memory(err, options->listen);
     return dw_server_start(&agent->server, agent, options, err);
 }
@@ -41,11 +38,6 @@ dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_err
         return status;
     if (!wanted.listen)
         wanted.listen = DEFAULT_LISTEN;
-    if (wanted.n_history == 0)
-        wanted.n_history = DEFAULT_HISTORY;
-    if (wanted.n_history > MAX_HISTORY)
-        return dw_fail(err, DW_INVALID, wanted.listen, "at most %d versions of history",
-                       MAX_HISTORY);
     dw_agent *agent = dw_alloc_zeroed(1, sizeof *agent);
     if (!agent)
         return dw_fail_memory(err, wanted.listen);

@@ -12,6 +12,8 @@
 
 #include "deltawire/rollout.h"
 
+#define DW_HISTORY_VERSIONS 512 /* that an agent keeps */
+
 typedef struct dw_history_row {
     dw_rollout_step step; /* `version` is the row's key */
     int64_t time_ms;      /* of the apply, or of the commit */

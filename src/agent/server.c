@@ -122,7 +122,7 @@ dw_status dw_server_start(dw_server **out, dw_agent *agent,
         return status;
     dw_server *server = dw_alloc_zeroed(1, sizeof *server);
     if (!server ||
-        !dw_report_init(&server->desk.view, options->stream_only, options->n_history)) {
+        !dw_report_init(&server->desk.view, options->stream_only, DW_HISTORY_VERSIONS)) {
         status = dw_fail_memory(err, options->listen);
     } else {
         server->desk.agent = agent;
