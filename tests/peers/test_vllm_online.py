@@ -1,5 +1,6 @@
 """A vLLM that quantises a bf16 checkpoint while it loads it takes patches of the bf16 stream: it
 then has the bits of a vLLM that is started on the new version."""
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
 import deltawire  # noqa: E402
+import vllm_server  # noqa: E402
+from quantised_by_torch import scaled_fp8_quant  # noqa: E402
 from test_vllm_weights import Engine, Run, parameters  # noqa: E402
 
 
@@ -19,25 +22,12 @@ class FiniteRun(Run):
         """NaN has no scale."""
 
 
-def quantised_by_torch(input, scale=None, num_token_padding=None, scale_ub=None,
-                       use_per_token_if_dynamic=False, output=None, group_shape=None):
-    """vLLM's operator scaled_fp8_quant, which its build for CPUs lacks."""
-    if scale is not None:
-        scaled = input.float() * (1.0 / scale)
-    else:
-        assert use_per_token_if_dynamic
-        greatest = input.abs().amax(dim=1, keepdim=True).float()
-        scale = (greatest / torch.tensor(448.0)).clamp_min(1.0 / (448 * 512))
-        scaled = input.float() / scale
-    return scaled.clamp(-448, 448).to(torch.float8_e4m3fn), scale
-
-
 @pytest.fixture
 def quantising(monkeypatch):
     from vllm import _custom_ops
 
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(_custom_ops, "scaled_fp8_quant", quantised_by_torch)
+    monkeypatch.setattr(_custom_ops, "scaled_fp8_quant", scaled_fp8_quant)
 
 
 @pytest.fixture
@@ -218,3 +208,50 @@ def test_experts_with_scales_of_rows_and_of_tensors(quantising, name):
         assert weight.compare(y) == 0 and not bool(weight.pending.any())
     assert different(layer.bits(), fresh.bits()) == []
     assert 0 < n_pending < sum(weight.n_units for weight in weights)
+
+
+# ---- ranks -------------------------------------------------------------------------------
+
+
+def on_two_ranks(where, scheme, **environment):
+    """What vllm_online_ranks.py does with a patch from version 1 to version 2."""
+    run = FiniteRun(where, "Qwen3")
+    run.publish(1)
+    run.follower.sync()
+    first = run.snapshot()
+    run.publish(2)
+    update = run.stage()  # not finished: the patch exists
+    with open(where / "log", "wb") as log:
+        made = subprocess.run(
+            [sys.executable, vllm_server.HERE / "vllm_online_ranks.py", scheme, run.paths[1],
+             json.dumps(first | {"dir": str(run.paths[1])}), json.dumps(update), run.paths[2]],
+            env=vllm_server.environment(vllm_server.HERE, **environment),
+            stdout=subprocess.PIPE, stderr=log, text=True)
+    assert made.returncode == 0, (where / "log").read_text()[-6000:]
+    run.close()
+    answer = json.loads(made.stdout)
+    for rank in range(2):
+        assert answer["patched"][rank] == answer["fresh"][rank]
+        assert answer["patched"][rank] != answer["first"][rank]
+    assert answer["fresh"][0] != answer["fresh"][1]
+    return answer
+
+
+@pytest.mark.parametrize("scheme, n_shared", [("fp8_per_channel", 4), ("fp8", 8)])
+def test_ranks_that_share_scales(tmp_path, scheme, n_shared):
+    """Each of two layers has two weights that are split at columns, and two at rows."""
+    answer = on_two_ranks(tmp_path, scheme)
+    for done in answer["done"]:
+        assert done["reasons"] == {} and done["forgotten"] == []
+        assert len(done["online"]) == 8 and len(done["shared"]) == n_shared
+        assert done["stored"] > 0 and 0 < done["redone"] < done["units"]
+        assert done["redone"] == answer["done"][0]["redone"] or scheme == "fp8_per_channel"
+
+
+def test_ranks_load_a_layer_together_if_one_does_not_know_it(tmp_path):
+    """Only that layer, and on both of them: vLLM's load of it has ranks wait for each other."""
+    answer = on_two_ranks(tmp_path, "fp8_per_channel", HIDDEN="down_proj")
+    for done in answer["done"]:
+        layers = [f"model.layers.{i}.mlp.down_proj.weight" for i in range(2)]
+        assert sorted(done["reasons"]) == done["forgotten"] == layers
+        assert len(done["online"]) == 6 and len(done["shared"]) == 2

@@ -2,9 +2,9 @@
 
 The engine keeps fp8 elements and a scale for each unit, which is a tensor, a row or a block of
 128 x 128. A changed element is quantised with the scale of its unit as long as the unit's largest
-absolute value stays. Otherwise the unit is quantised again, from the checkpoint. The arithmetic
-is that of vLLM's classes; whether it is the same is shown by the first comparison of all weights
-with the checkpoint."""
+absolute value stays. Otherwise the unit is quantised again, from the checkpoint. Ranks may have
+parts of a unit (shared.py). The arithmetic is that of vLLM's classes; whether it is the same is
+shown by the first comparison of all weights with the checkpoint."""
 from __future__ import annotations
 
 from typing import Any, Callable, Iterator
@@ -32,10 +32,11 @@ class OnlineWeight:
     """One weight of a layer. X are elements as they are loaded, Q as the engine keeps them."""
 
     def __init__(self, target: str, module: torch.nn.Module, part: str, kind: str,
-                 loaded: torch.Tensor, pack: Callable | None) -> None:
+                 loaded: torch.Tensor, pack: Callable | None, is_shared: bool = False) -> None:
         """LOADED has the type and shape of the weight before it is quantised; PACK is what the
-        kernel then does with its order."""
-        self.target, self.module, self.part, self._kind = target, module, part, kind
+        kernel then does with its order. If IS_SHARED, units have parts on other ranks."""
+        self.is_shared = is_shared
+        self.target, self.module, self.part, self.kind = target, module, part, kind
         self.dtype = loaded.dtype
         *_, self._rows, self._columns = loaded.shape
         self.shape = (loaded.numel() // max(self._rows * self._columns, 1), self._rows,
@@ -80,14 +81,14 @@ class OnlineWeight:
     def n_units(self) -> int:
         n, rows, columns = self.shape
         return {"tensor": n, "row": n * rows,
-                "block": n * _blocks(rows) * _blocks(columns)}[self._kind]
+                "block": n * _blocks(rows) * _blocks(columns)}[self.kind]
 
     def _units(self, positions: torch.Tensor) -> torch.Tensor:
         row = positions // self._columns
-        if self._kind == "row":
+        if self.kind == "row":
             return row
         matrix = row // self._rows
-        if self._kind == "tensor":
+        if self.kind == "tensor":
             return matrix
         return ((matrix * _blocks(self._rows) + row % self._rows // BLOCK)
                 * _blocks(self._columns) + positions % self._columns // BLOCK)
@@ -96,13 +97,13 @@ class OnlineWeight:
         """Matrix, first row, last row + 1, and units of parts that consist of whole units."""
         n, rows, columns = self.shape
         step = max(CHUNK_ELEMENTS // max(columns, 1) // BLOCK, 1) * BLOCK
-        step = rows if self._kind == "tensor" else step
+        step = rows if self.kind == "tensor" else step
         for matrix in range(n):
             for first in range(0, rows, max(step, 1)):
                 last = min(first + step, rows)
-                if self._kind == "tensor":
+                if self.kind == "tensor":
                     units = slice(matrix, matrix + 1)
-                elif self._kind == "row":
+                elif self.kind == "row":
                     units = slice(matrix * rows + first, matrix * rows + last)
                 else:
                     start = matrix * _blocks(rows) + first // BLOCK
@@ -112,9 +113,9 @@ class OnlineWeight:
 
     def _greatest_of(self, x: torch.Tensor) -> torch.Tensor:
         """Of each unit of a chunk."""
-        if self._kind == "tensor":
+        if self.kind == "tensor":
             return x.abs().amax().reshape(1)
-        if self._kind == "row":
+        if self.kind == "row":
             return x.abs().amax(dim=1)
         rows, columns = x.shape
         padded = torch.nn.functional.pad(
@@ -124,9 +125,9 @@ class OnlineWeight:
 
     def _spread(self, values: torch.Tensor, rows: int) -> torch.Tensor:
         """The values of a chunk's units, for each of its elements."""
-        if self._kind == "tensor":
+        if self.kind == "tensor":
             return values
-        if self._kind == "row":
+        if self.kind == "row":
             return values[:, None]
         grid = values.view(-1, _blocks(self._columns)).repeat_interleave(BLOCK, 0)[:rows]
         return grid.repeat_interleave(BLOCK, 1)[:, :self._columns]
@@ -135,16 +136,16 @@ class OnlineWeight:
 
     def _scale_of(self, greatest: torch.Tensor) -> torch.Tensor:
         limit = torch.finfo(torch.float8_e4m3fn).max
-        if self._kind == "block":
+        if self.kind == "block":
             return greatest.clamp(MIN_BLOCK_MAX) / limit
         scale = greatest / torch.tensor(limit, dtype=torch.float32, device=greatest.device)
-        return scale.clamp_min(MIN_ROW_SCALE) if self._kind == "row" else scale
+        return scale.clamp_min(MIN_ROW_SCALE) if self.kind == "row" else scale
 
     def _quantised(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """The bytes of Q."""
         limit = torch.finfo(torch.float8_e4m3fn).max
-        scaled = x / scale if self._kind == "row" else x * (1.0 / scale)
-        if self._kind != "block":
+        scaled = x / scale if self.kind == "row" else x * (1.0 / scale)
+        if self.kind != "block":
             scaled = scaled.clamp(-limit, limit)
         return scaled.to(torch.float8_e4m3fn).view(torch.uint8)
 
@@ -160,10 +161,9 @@ class OnlineWeight:
             raise RuntimeError(f"{self.target} is not what {patch} replaces: these are not the "
                                "weights that it was made for")
 
-    def store(self, positions: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> int:
-        """Stores the new values, and reads them back. Returns how many. Units whose largest value
-        was changed, or is exceeded, become pending."""
-        units = self._units(positions)
+    def mark(self, units: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Units of changed elements become pending if their largest value was changed, or is
+        exceeded."""
         old, new = old.float(), new.float()
         pending = self.pending.to(units.device)
         if self._greatest is None:
@@ -173,9 +173,16 @@ class OnlineWeight:
             stays = (new.abs() <= greatest) & (old.abs() < greatest)  # false for NaN
             pending[units[~stays]] = True
         self.pending = pending.to(self.pending.device)
-        kept = ~pending[units]
+
+    def store(self, positions: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> int:
+        """Stores the new values, except in units that are pending then, and reads them back.
+        Returns how many. If units are shared, call mark() for the changes of all ranks before."""
+        units = self._units(positions)
+        if not self.is_shared:
+            self.mark(units, old, new)
+        kept = ~self.pending.to(units.device)[units]
         places = self._places(positions[kept])
-        values = self._quantised(new[kept], self.scales()[units[kept]])
+        values = self._quantised(new[kept].float(), self.scales()[units[kept]])
         elements = self.elements()
         elements[places] = values
         if not torch.equal(elements[places], values):
@@ -184,8 +191,10 @@ class OnlineWeight:
 
     # ---- whole weights ----------------------------------------------------------------
 
-    def redo(self, loaded: torch.Tensor, every: bool = False) -> None:
-        """Quantises the pending units, or every unit, of the weight LOADED again."""
+    def redo(self, loaded: torch.Tensor, every: bool = False,
+             shared: torch.Tensor | None = None) -> None:
+        """Quantises the pending units, or every unit, of the weight LOADED again. SHARED has the
+        largest values of units that have parts on other ranks."""
         elements, scales = self.elements(), self.scales()
         if self._greatest is None:
             self._greatest, every = torch.zeros(self.n_units, dtype=torch.float32), True
@@ -193,7 +202,7 @@ class OnlineWeight:
             if not every and not bool(self.pending[units].any()):
                 continue
             x = loaded.view(self.shape)[matrix, first:last].to(elements.device).float()
-            greatest = self._greatest_of(x)
+            greatest = self._greatest_of(x) if shared is None else shared[units].to(x.device)
             scale = self._scale_of(greatest)
             q = self._quantised(x, self._spread(scale, last - first))
             elements[self._span(matrix, first, last)] = q.flatten()
@@ -208,14 +217,14 @@ class OnlineWeight:
             return slice(start, end)
         return self._places(torch.arange(start, end, device=self.elements().device))
 
-    def compare(self, loaded: torch.Tensor) -> int:
+    def compare(self, loaded: torch.Tensor, shared: torch.Tensor | None = None) -> int:
         """How many elements and scales are not those of the weight LOADED."""
         elements, scales = self.elements(), self.scales()
         self._greatest = torch.zeros(self.n_units, dtype=torch.float32)
         n_wrong = 0
         for matrix, first, last, units in self._chunks():
             x = loaded.view(self.shape)[matrix, first:last].to(elements.device).float()
-            greatest = self._greatest_of(x)
+            greatest = self._greatest_of(x) if shared is None else shared[units].to(x.device)
             self._greatest[units] = greatest.to(self._greatest.device)
             scale = self._scale_of(greatest)
             q = self._quantised(x, self._spread(scale, last - first)).flatten()
@@ -263,25 +272,31 @@ def _pack_of(method: Any) -> Callable | None:
     return _pack if kernel == "CPUFp8BlockScaledMMKernel" or backend == "CPU" else None
 
 
-def _is_shared(module: torch.nn.Module, method: Any, kind: str) -> bool:
-    """Whether ranks agree on the largest values of parts of one tensor."""
+def _is_shared(module: torch.nn.Module, method: Any, kind: str, part: str) -> bool:
+    """Whether vLLM takes the largest values over all ranks: if they have parts of one unit."""
+    from vllm.model_executor.layers.quantization.utils import quant_utils
+
+    if kind == "block" or not hasattr(quant_utils, "amax_for_tp_weight_quant"):
+        return False
     moe = getattr(method, "moe", None)
-    n_ranks = moe.tp_size if moe is not None else getattr(module, "tp_size", 1)
-    return n_ranks > 1 and kind != "block"
+    if moe is not None:  # rows of w13 are whole
+        return moe.tp_size > 1 and (kind == "tensor" or part == "w2_weight")
+    if getattr(module, "tp_size", 1) == 1:
+        return False
+    is_cut = module.input_size != module.input_size_per_partition
+    return is_cut or (kind == "tensor"
+                      and module.output_size != module.output_size_per_partition)
 
 
 def weights_of(name: str, module: torch.nn.Module) -> list[OnlineWeight]:
-    """The weights of a layer that vLLM quantises while it loads them; none if it does not, or if
-    their form is not known."""
+    """The weights of a layer that vLLM quantises while it loads them; none if it does not."""
     method = getattr(module, "quant_method", None)
     kind = METHODS.get(type(method).__name__)
-    if (kind is None or getattr(method, "requantization_source", None) is not None
-            or _is_shared(module, method, kind)):
+    if kind is None or getattr(method, "requantization_source", None) is not None:
         return []
     from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
     loaded = get_layerwise_info(module).restore_metadata[0]
-    weights = [OnlineWeight(f"{name}.{part}", module, part, kind, loaded[part],
-                            _pack_of(method))
-               for part in PARTS if part in loaded]
-    return weights if all(weight.is_known() for weight in weights) else []
+    return [OnlineWeight(f"{name}.{part}", module, part, kind, loaded[part], _pack_of(method),
+                         _is_shared(module, method, kind, part))
+            for part in PARTS if part in loaded]

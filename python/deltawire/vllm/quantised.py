@@ -200,8 +200,6 @@ def _kind_of(module: torch.nn.Module, kernel: Any) -> type[Layer] | None:
             return Repacked
         is_packed = weight is not None and kernel.linear_method == kernel._apply_weights_sgl
         return PackedInt8 if is_packed else None
-    if type(module.quant_method).__name__ in online.METHODS:  # in a form that is not known
-        return Layer if weight is not None and _is_on_device(weight) else None
     if name == "CPUFp8BlockScaledMMKernel":
         return PackedFp8 if weight is not None else None
     if weight is None:

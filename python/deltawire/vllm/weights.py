@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
 from .. import _core
-from . import online, quantised
+from . import online, quantised, shared
 from .shadows import Shadows, as_bytes, in_memory_order
 
 Table = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -102,6 +102,8 @@ class Weights:
             self.table, {name: (_NAMES[weight.dtype], weight.shape)
                          for name, weight in self._online.items()})
         self._redone: dict[str, torch.nn.Module] = {}  # tensors that need vLLM's own reload
+        self._shared: dict[str, shared.Shared] = {}  # of weights that ranks share scales of
+        self._whole: _core.Layout | None = None  # the tensors behind these, as they are
         self.reasons: dict[str, str] = {}
         """The reasons why tensors are loaded again when they change."""
         self.confirmed = False
@@ -112,6 +114,7 @@ class Weights:
         self._learn()
         self.layout.end()
         self._sources.end()
+        self._learn_shared()
         for layer in self._layers:
             sums = layer.sums()
             if sums is not None:
@@ -248,6 +251,63 @@ class Weights:
                 self._unplaced = f"it may be in {name}: {error.text}"
         self._shadows.clear(names)
 
+    def _learn_shared(self) -> None:
+        """Finds the whole tensors behind weights of which this rank has a part."""
+        for weight in list(self._online.values()):
+            if weight.target not in self._online:
+                continue
+            if not weight.is_known():
+                self._give_up(weight, "vLLM keeps it in a form that is not known")
+            elif weight.is_shared:
+                found = self._shared_of(weight)
+                if found is None:
+                    self._give_up(weight, "it is split among ranks in a way that is not known")
+                else:
+                    self._shared[weight.target] = found
+        names = [name for found in self._shared.values() for name in found.names]
+        if not names:
+            return
+        self._whole = _core.Layout(self.table, {name: self.table[name] for name in names})
+        for name in names:
+            passes = []
+            for number in range(self._whole.passes()):
+                passes.append(torch.empty(self._bytes_of(name), dtype=torch.uint8))
+                self._whole.spell(name, number, passes[-1])
+            self._whole.learn(name, passes)
+        self._whole.end()
+
+    def _shared_of(self, weight: online.OnlineWeight) -> shared.Shared | None:
+        names = self._sources.sources(weight.target)
+        others = {name for other in self._online if other != weight.target
+                  for name in self._sources.sources(other)}
+        if not names or any(name in others or self.layout.held[name] for name in names):
+            return None
+        return shared.shared_of(weight, names, self.table, self._matrices_of(weight, names))
+
+    def _matrices_of(self, weight: online.OnlineWeight,
+                     names: Sequence[str]) -> dict[str, list[int]]:
+        """The matrices of a weight that have elements of each tensor: each is loaded with a
+        number of its own instead of its values."""
+        n = weight.shape[0]
+        if n == 1 or len(names) >= 1 << 15:
+            return {name: list(range(n)) for name in names}
+        codes = {name: torch.full(self.table[name][1], number, dtype=torch.int16)
+                 for number, name in enumerate(names, 1)}
+        loaded = self._loaded(weight, {name: code.view(weight.dtype)
+                                       for name, code in codes.items()})
+        found = [set(matrix.unique().tolist()) for matrix in loaded.view(torch.int16).view(n, -1)]
+        return {name: [i for i, numbers in enumerate(found) if number in numbers]
+                for number, name in enumerate(names, 1)}
+
+    def _give_up(self, weight: online.OnlineWeight, why: str) -> None:
+        """From now on vLLM itself loads and quantises the layer again when it changes."""
+        for other in [w for w in self._online.values() if w.module is weight.module]:
+            del self._online[other.target]
+            self._shared.pop(other.target, None)
+            for name in self._sources.sources(other.target):
+                self._redone[name] = weight.module
+                self._forget(name, why)
+
     def _resolve(self, loaded: Iterable[str]) -> set[str]:
         """The targets that load_weights() reports as loaded."""
         names = set(loaded)
@@ -259,6 +319,8 @@ class Weights:
             self.reasons[name] = why
             self.layout.forget(name)
             self._sources.forget(name)
+            if self._whole is not None:
+                self._whole.forget(name)
 
     def _forget_derived(self) -> None:
         """Attention with latent keys and values computes with copies that are made after a weight
@@ -312,7 +374,8 @@ class Weights:
                 wrong[layer.target] = n
         for weight in self._online.values():
             names = self._sources.sources(weight.target)
-            n = weight.compare(self._loaded(weight, tensors)) if names else 0
+            n = weight.compare(self._loaded(weight, tensors),
+                               self._greatest_of(weight, tensors)) if names else 0
             if n > 0:
                 wrong[names[0]] = n
         return wrong
@@ -330,17 +393,28 @@ class Weights:
             self._sources.bind({})
         return flat
 
+    def _greatest_of(self, weight: online.OnlineWeight, tensors: Mapping[str, Any],
+                     units: torch.Tensor | None = None) -> torch.Tensor | None:
+        """The largest values of units, or of UNITS, that have parts on other ranks."""
+        found = self._shared.get(weight.target)
+        return found and found.greatest(tensors, units)
+
     def confirm(self, tensors: Mapping[str, Any]) -> bool:
         """TENSORS is the checkpoint that vLLM has loaded. Forgets tensors that are not at their
         learnt positions. Returns whether there were any."""
-        wrong = self.compare(tensors)
+        try:
+            wrong = self.compare(tensors)
+        except Exception:
+            self._agree(dict.fromkeys(self._shared, True))  # the other ranks wait for it
+            raise
+        is_known = {}  # the arithmetic of a weight
+        for target in self._online:
+            names = self._sources.sources(target)
+            is_known[target] = bool(names) and names[0] not in wrong
+        is_known |= self._agree({target: is_known[target] for target in self._shared})
         for weight in list(self._online.values()):
-            names = self._sources.sources(weight.target)
-            if not names or names[0] in wrong:  # the arithmetic is not known
-                del self._online[weight.target]
-                for name in names:
-                    self._redone[name] = weight.module
-                    self._forget(name, "vLLM quantises it in another way")
+            if weight.target in self._online and not is_known[weight.target]:
+                self._give_up(weight, "vLLM quantises it in another way")
         for name, n in wrong.items():
             if name not in self.table:
                 raise RuntimeError(f"{n} sums beside {name} are not those of its rows: this vLLM "
@@ -350,6 +424,25 @@ class Weights:
         self._forget_unplaced()
         self.confirmed = True
         return bool(wrong)
+
+    def _agree(self, is_known: Mapping[str, bool]) -> dict[str, bool]:
+        """Whether all ranks know each of these weights: if vLLM loads a layer again, ranks wait
+        for each other."""
+        if not is_known:
+            return {}
+        from vllm.distributed.parallel_state import get_ep_group, get_tp_group
+
+        agreed: dict[str, bool] = {}
+        for is_expert, group in ((False, get_tp_group), (True, get_ep_group)):
+            targets = [target for target in is_known
+                       if hasattr(self._online[target].module, "w2_weight") == is_expert]
+            flags = torch.tensor([not is_known[target] for target in targets],
+                                 dtype=torch.uint8)
+            if targets:
+                torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX,
+                                             group=group().cpu_group)
+            agreed |= {target: not flag for target, flag in zip(targets, flags.tolist())}
+        return agreed
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
@@ -367,7 +460,8 @@ class Weights:
             for layer in self._layers:
                 layer.finish(None)
             for weight in self._online.values():
-                weight.redo(self._loaded(weight, tensors), every=True)
+                weight.redo(self._loaded(weight, tensors), True,
+                            self._greatest_of(weight, tensors))
         if not self._on_cpu:
             if names is None or self._redo_layers(tensors, names):
                 self._reload(tensors)
@@ -393,7 +487,9 @@ class Weights:
             initialize_layerwise_reload,
         )
 
-        for module in {self._redone[name] for name in names if name in self._redone}:
+        # in the same order on all ranks, which wait for each other
+        for module in dict.fromkeys(self._redone[name] for name in sorted(names)
+                                    if name in self._redone):
             initialize_layerwise_reload(module)
             try:
                 self._model.load_weights(_tensors(
@@ -465,6 +561,7 @@ class Weights:
             self._unbind()
         for layer in self._layers:
             self._finish(layer, stores)
+        self._mark_shared(patch)
         n_stored = sum(weight.store(*values) for weight, values in quantised_stores)
         return report._replace(n_stored=report.n_stored + n_stored)
 
@@ -486,6 +583,20 @@ class Weights:
                 torch.frombuffer(new, dtype=weight.dtype).to(device))))
         return work
 
+    def _mark_shared(self, patch: str) -> None:
+        """Of changes on all ranks."""
+        if self._whole is None:
+            return
+        _, stores = self._whole.stores(patch)
+        for target, found in self._shared.items():
+            weight = self._online[target]
+            for name in found.names:
+                if name in stores:
+                    places, old, new = stores[name]
+                    weight.mark(found.units(name, torch.frombuffer(places, dtype=torch.int64)),
+                                torch.frombuffer(old, dtype=weight.dtype),
+                                torch.frombuffer(new, dtype=weight.dtype))
+
     @property
     def is_pending(self) -> bool:
         """Whether weights must be quantised again, because a scale may have changed."""
@@ -498,7 +609,8 @@ class Weights:
         for weight in self._online.values():
             n_pending = int(weight.pending.sum())
             if n_pending > 0:
-                weight.redo(self._loaded(weight, tensors))
+                weight.redo(self._loaded(weight, tensors), False,
+                            self._greatest_of(weight, tensors, weight.pending))
             n += n_pending
         return n
 
