@@ -22,6 +22,8 @@ METHODS = {
     "Fp8PtpcOnlineLinearMethod": "row", "Fp8PtpcOnlineMoEMethod": "row",
     "Fp8PerBlockOnlineLinearMethod": "block", "Fp8PerBlockOnlineMoEMethod": "block",
 }
+BASES = {"OnlineLinearBase", "OnlineMoEMethodBase"}
+"""Other methods than those above are of kind "other": vLLM loads their layers again."""
 PARTS = {"weight": "weight_scale", "w13_weight": "w13_weight_scale",
          "w2_weight": "w2_weight_scale"}
 MIN_ROW_SCALE = 1.0 / (448 * 512)
@@ -58,6 +60,8 @@ class OnlineWeight:
 
     def is_known(self) -> bool:
         """Whether the engine keeps the weight in the form that this class knows."""
+        if self.kind == "other":
+            return False
         weight = getattr(self.module, self.part, None)
         scale = getattr(self.module, self._scale_name, None)
         return (weight is not None and scale is not None
@@ -80,7 +84,7 @@ class OnlineWeight:
     @property
     def n_units(self) -> int:
         n, rows, columns = self.shape
-        return {"tensor": n, "row": n * rows,
+        return {"other": 0, "tensor": n, "row": n * rows,
                 "block": n * _blocks(rows) * _blocks(columns)}[self.kind]
 
     def _units(self, positions: torch.Tensor) -> torch.Tensor:
@@ -276,7 +280,7 @@ def _is_shared(module: torch.nn.Module, method: Any, kind: str, part: str) -> bo
     """Whether vLLM takes the largest values over all ranks: if they have parts of one unit."""
     from vllm.model_executor.layers.quantization.utils import quant_utils
 
-    if kind == "block" or not hasattr(quant_utils, "amax_for_tp_weight_quant"):
+    if kind in ("block", "other") or not hasattr(quant_utils, "amax_for_tp_weight_quant"):
         return False
     moe = getattr(method, "moe", None)
     if moe is not None:  # rows of w13 are whole
@@ -292,6 +296,8 @@ def weights_of(name: str, module: torch.nn.Module) -> list[OnlineWeight]:
     """The weights of a layer that vLLM quantises while it loads them; none if it does not."""
     method = getattr(module, "quant_method", None)
     kind = METHODS.get(type(method).__name__)
+    if kind is None and not BASES.isdisjoint(base.__name__ for base in type(method).__mro__):
+        kind = "other"
     if kind is None or getattr(method, "requantization_source", None) is not None:
         return []
     from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info

@@ -3,6 +3,7 @@ element of the checkpoint is learnt once, by loading tensors that spell their ow
 the model's own load_weights()."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
@@ -253,43 +254,45 @@ class Weights:
 
     def _learn_shared(self) -> None:
         """Finds the whole tensors behind weights of which this rank has a part."""
+        n_targets = collections.Counter(name for target in self._online
+                                        for name in self._sources.sources(target))
+        n_targets.update(name for name, n in self.layout.held.items() if n > 0)
         for weight in list(self._online.values()):
             if weight.target not in self._online:
                 continue
             if not weight.is_known():
                 self._give_up(weight, "vLLM keeps it in a form that is not known")
             elif weight.is_shared:
-                found = self._shared_of(weight)
+                names = self._sources.sources(weight.target)
+                is_apart = bool(names) and all(n_targets[name] == 1 for name in names)
+                found = shared.shared_of(weight, names, self.table,
+                                         self._matrices_of(weight, names)) if is_apart else None
                 if found is None:
                     self._give_up(weight, "it is split among ranks in a way that is not known")
                 else:
                     self._shared[weight.target] = found
         names = [name for found in self._shared.values() for name in found.names]
-        if not names:
-            return
-        self._whole = _core.Layout(self.table, {name: self.table[name] for name in names})
+        if names:
+            self._whole = self._layout_of(names)
+
+    def _layout_of(self, names: Sequence[str]) -> _core.Layout:
+        """Its targets are the tensors themselves."""
+        layout = _core.Layout(self.table, {name: self.table[name] for name in names})
         for name in names:
             passes = []
-            for number in range(self._whole.passes()):
+            for number in range(layout.passes()):
                 passes.append(torch.empty(self._bytes_of(name), dtype=torch.uint8))
-                self._whole.spell(name, number, passes[-1])
-            self._whole.learn(name, passes)
-        self._whole.end()
-
-    def _shared_of(self, weight: online.OnlineWeight) -> shared.Shared | None:
-        names = self._sources.sources(weight.target)
-        others = {name for other in self._online if other != weight.target
-                  for name in self._sources.sources(other)}
-        if not names or any(name in others or self.layout.held[name] for name in names):
-            return None
-        return shared.shared_of(weight, names, self.table, self._matrices_of(weight, names))
+                layout.spell(name, number, passes[-1])
+            layout.learn(name, passes)
+        layout.end()
+        return layout
 
     def _matrices_of(self, weight: online.OnlineWeight,
                      names: Sequence[str]) -> dict[str, list[int]]:
         """The matrices of a weight that have elements of each tensor: each is loaded with a
         number of its own instead of its values."""
         n = weight.shape[0]
-        if n == 1 or len(names) >= 1 << 15:
+        if n == 1 or len(names) >= 1 << 15 or weight.dtype.itemsize != 2:
             return {name: list(range(n)) for name in names}
         codes = {name: torch.full(self.table[name][1], number, dtype=torch.int16)
                  for number, name in enumerate(names, 1)}
