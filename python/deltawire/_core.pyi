@@ -411,7 +411,8 @@ class Publisher:
         `shards` are the slices of this rank: the tensor's name, the first element
         (row-major), and an array. The tensors themselves may then be `(None, dtype, shape)`.
         `job` is the same on every rank, and another for every start. Ranks wait
-        `rank_timeout` for each other, rank 0 twice as long. With shards, opening commits only
+        `rank_timeout` for each other, rank 0 twice as long; if they share quantised blocks
+        or rows, the others six times as long for rank 0. With shards, opening commits only
         version 0 (is_current()). The whole baseline is compared with the stream within
         `sweep_every` versions; 0: never.
 

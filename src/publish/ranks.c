@@ -294,6 +294,9 @@ static dw_status put_receipt(dw_publisher *p, dw_error *err)
 static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
                            const char *what, dw_error *err)
 {
+    if (dw_clock_ms() >= end && !p->job.has_thread) /* the head may not be known yet */
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "%s did not come in time: start all ranks again, together", what);
     if (dw_clock_ms() >= end)
         return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                        "%s did not come in time: version %" PRIu64
