@@ -539,6 +539,49 @@ static void test_rank_ahead(void **state)
     trainer_free(&m);
 }
 
+/* Some calls of one of the ranks fail; steps go on until versions are committed. */
+static void test_faults(void **state)
+{
+    (void)state;
+    static const dw_fault_kind kinds[] = {DW_FAULT_LOST, DW_FAULT_FAIL, DW_FAULT_STALE};
+    for (unsigned turn = 0; turn < 24; turn += 4) {
+        trainer m;
+        trainer_make(&m);
+        dw_store *inner = kit_mem_store();
+        kit_faults faults = {
+            .kind = kinds[turn / 3 % 3], .first = 1 + turn, .n = 1 + turn % 7};
+        dw_store *store = kit_fault_store(inner, &faults);
+        const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
+        rank ranks[N_RANKS];
+        make_ranks(ranks, &m, inner, &quant, FLAT, "job");
+        ranks[turn % 3].store = store;
+        together(ranks, open_rank);
+        for (int i = 0; i < N_RANKS; i++) /* read by each wait */
+            ranks[i].p->options.rank_timeout_ms = 400;
+        faults.n_seen = 0;
+        faults.on = true;
+        const uint64_t start = dw_publisher_version(ranks[0].p);
+        for (int step = 0; step < 200 && dw_publisher_version(ranks[0].p) < start + 2;
+             step++) {
+            trainer_step(&m, 10);
+            try_together(ranks, step_rank, N_RANKS);
+        }
+        assert_true(dw_publisher_version(ranks[0].p) >= start + 2);
+        faults.on = false;
+        for (int i = 0; i < N_RANKS; i++) {
+            dw_publisher_idle(ranks[i].p, UINT_MAX);
+            ranks[i].p->options.rank_timeout_ms = 0;
+        }
+        together(ranks, publish_rank);
+        check(&m, inner, &quant);
+        close_ranks(ranks);
+        kit_verify(inner);
+        dw_store_close(store);
+        dw_store_close(inner);
+        trainer_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -547,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_unchanged),    cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_files),
         cmocka_unit_test(test_rank_ahead),   cmocka_unit_test(test_current_before_commit),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
