@@ -38,8 +38,8 @@ static dw_status sum_up(dw_delta_info *sum, dw_delta **deltas, size_t n, dw_erro
         dw_status status = check_mergeable(deltas[i], &deltas[0]->info, err);
         if (status != DW_OK)
             return status;
-        sum->base_state = dw_digest_add(sum->base_state, info->base_state);
-        sum->new_state = dw_digest_add(sum->new_state, info->new_state);
+        sum->base_state = dw_digest_plus(sum->base_state, info->base_state);
+        sum->new_state = dw_digest_plus(sum->new_state, info->new_state);
         sum->n_tensors += info->n_tensors;
         if (__builtin_add_overflow(sum->n_changed, info->n_changed, &sum->n_changed) ||
             __builtin_add_overflow(sum->n_model_tensors, info->n_model_tensors,

@@ -58,11 +58,6 @@ static uint64_t power_of(uint64_t base, uint64_t exponent)
     return result;
 }
 
-dw_digest dw_digest_add(dw_digest a, dw_digest b)
-{
-    return dw_digest_plus(a, b);
-}
-
 const uint64_t *dw_digest_coefficients(void)
 {
     pthread_once(&once, make_coefficients);
@@ -93,8 +88,8 @@ dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_by
             memcpy((uint8_t *)padded + place, at, n);
             chunk = padded;
         }
-        sum =
-            dw_digest_add(sum, dw_digest_times(power, k->digest_chunk(chunk, low, high)));
+        sum = dw_digest_plus(sum,
+                             dw_digest_times(power, k->digest_chunk(chunk, low, high)));
         power = dw_digest_times(power, generator);
         at += n;
         n_bytes -= n;
@@ -107,7 +102,7 @@ dw_digest dw_digest_sum(const dw_digest *digests, size_t n)
 {
     dw_digest sum = 0;
     for (size_t i = 0; i < n; i++)
-        sum = dw_digest_add(sum, digests[i]);
+        sum = dw_digest_plus(sum, digests[i]);
     return sum;
 }
 
@@ -135,7 +130,7 @@ static uint64_t reduce_signed(__int128 v)
 
 dw_digest dw_digest_moves_sum(const dw_digest_moves *m)
 {
-    return dw_digest_add(m->sum, dw_digest_times(m->power, reduce_signed(m->inside)));
+    return dw_digest_plus(m->sum, dw_digest_times(m->power, reduce_signed(m->inside)));
 }
 
 void dw_digest_moves_enter(dw_digest_moves *m, uint64_t chunk)
@@ -162,15 +157,10 @@ uint64_t dw_digest_weight(const dw_tensor *tensor)
     return XXH64_digest(&state) >> 4 | 1; /* below p, not zero */
 }
 
-dw_digest dw_digest_scale(uint64_t weight, dw_digest digest)
-{
-    return dw_digest_times(weight, digest);
-}
-
 dw_digest dw_digest_term(uint64_t weight, dw_digest digest)
 {
     /* + 1: a tensor of zeros counts too */
-    return dw_digest_times(weight, dw_digest_add(digest, 1));
+    return dw_digest_times(weight, dw_digest_plus(digest, 1));
 }
 
 dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,
@@ -178,8 +168,8 @@ dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,
 {
     dw_digest state = 0;
     for (size_t i = 0; i < n_tensors; i++)
-        state = dw_digest_add(state,
-                              dw_digest_term(dw_digest_weight(&tensors[i]), digests[i]));
+        state = dw_digest_plus(state,
+                               dw_digest_term(dw_digest_weight(&tensors[i]), digests[i]));
     return state;
 }
 
@@ -250,7 +240,7 @@ static dw_status digest_host(dw_digest *out, const dw_tensor *tensors, size_t n_
         goto out;
     memset(out, 0, n_tensors * sizeof *out);
     for (size_t i = 0; i < n_items; i++)
-        out[tensor_of[i]] = dw_digest_add(out[tensor_of[i]], shares[i]);
+        out[tensor_of[i]] = dw_digest_plus(out[tensor_of[i]], shares[i]);
 out:
     for (unsigned w = 0; loans && w < n_workers; w++)
         dw_loan_release(&loans[w]);

@@ -18,8 +18,6 @@
  * wherever the tensor is cut: a word across a cut is the sum of its bytes. */
 dw_digest dw_digest_share(const void *bytes, uint64_t n_bytes, uint64_t first_byte);
 
-dw_digest dw_digest_add(dw_digest a, dw_digest b);
-
 /* The constants of the sum: a[0..1023], and g^CHUNK. */
 const uint64_t *dw_digest_coefficients(void);
 uint64_t dw_digest_power(uint64_t chunk);
@@ -56,11 +54,9 @@ static inline void dw_digest_move(dw_digest_moves *m, uint64_t at, uint64_t old,
     }
 }
 
-/* The factor of a tensor in the digest of its model: depends on name, type, shape. */
+/* The factor of a tensor in the digest of its model: depends on name, type, shape. By
+ * dw_digest_times it also scales the share of a slice. */
 uint64_t dw_digest_weight(const dw_tensor *tensor);
-
-/* WEIGHT * DIGEST modulo p: the part of the model's digest from a share of a tensor's. */
-dw_digest dw_digest_scale(uint64_t weight, dw_digest digest);
 
 /* A tensor's term in the model's digest. */
 dw_digest dw_digest_term(uint64_t weight, dw_digest digest);

@@ -382,18 +382,18 @@ static void sum_digests(encoder *e, dw_delta_info *info)
     }
     for (size_t i = 0; i < e->n_items; i++) {
         dw_encode_pair *pair = &job->pairs[e->items[i].pair];
-        pair->base_digest = dw_digest_add(pair->base_digest, e->items[i].base_share);
-        pair->new_digest = dw_digest_add(pair->new_digest, e->items[i].move_share);
+        pair->base_digest = dw_digest_plus(pair->base_digest, e->items[i].base_share);
+        pair->new_digest = dw_digest_plus(pair->new_digest, e->items[i].move_share);
         info->n_changed += e->items[i].n_changed;
     }
     for (size_t p = 0; p < job->n_pairs; p++) {
         dw_encode_pair *pair = &job->pairs[p];
-        pair->new_digest = dw_digest_add(pair->new_digest, pair->base_digest);
+        pair->new_digest = dw_digest_plus(pair->new_digest, pair->base_digest);
         uint64_t weight = dw_digest_weight(&pair->base);
         info->base_state =
-            dw_digest_add(info->base_state, dw_digest_term(weight, pair->base_digest));
+            dw_digest_plus(info->base_state, dw_digest_term(weight, pair->base_digest));
         info->new_state =
-            dw_digest_add(info->new_state, dw_digest_term(weight, pair->new_digest));
+            dw_digest_plus(info->new_state, dw_digest_term(weight, pair->new_digest));
         info->n_model_elems += dw_tensor_units(&pair->base);
     }
     info->n_model_tensors = job->n_pairs;

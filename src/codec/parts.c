@@ -125,7 +125,7 @@ static dw_status stage_part(job *j, const dw_part *part, dw_error *err)
     if (status == DW_OK)
         status = take_kept(j, part, stage, err);
     if (status == DW_OK) {
-        j->state = dw_digest_add(
+        j->state = dw_digest_plus(
             j->state, dw_slices_share(j->tensors, part->slices, digests, list.n));
         if (part->new_digests && list.n > 0)
             memcpy(part->new_digests, digests, list.n * sizeof *digests);

@@ -161,7 +161,7 @@ dw_digest dw_slices_share(const dw_tensor *tensors, const dw_slice *slices,
     dw_digest sum = 0;
     for (size_t i = 0; i < n_slices; i++) {
         uint64_t weight = dw_digest_weight(&tensors[slices[i].tensor]);
-        sum = dw_digest_add(sum, dw_digest_scale(weight, digests[i]));
+        sum = dw_digest_plus(sum, dw_digest_times(weight, digests[i]));
     }
     return sum;
 }
@@ -170,6 +170,6 @@ dw_digest dw_state_floor(const dw_tensor *tensors, size_t n_tensors)
 {
     dw_digest sum = 0;
     for (size_t i = 0; i < n_tensors; i++)
-        sum = dw_digest_add(sum, dw_digest_weight(&tensors[i]));
+        sum = dw_digest_plus(sum, dw_digest_weight(&tensors[i]));
     return sum;
 }

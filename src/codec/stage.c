@@ -219,7 +219,7 @@ static dw_status take_changes(dw_stage *s, size_t i, uint64_t first, const dw_de
 {
     s->n_changed[i] += d->n_changes;
     s->move_shares[i] =
-        dw_digest_add(s->move_shares[i], dw_digest_moves_sum(&note->digest));
+        dw_digest_plus(s->move_shares[i], dw_digest_moves_sum(&note->digest));
     return s->sink ? s->sink(s->sink_context, s->items[i].tensor, first, d, err) : DW_OK;
 }
 
@@ -527,13 +527,13 @@ dw_status dw_stage_verify(dw_stage_result *out, dw_stage *s,
         memcpy(base, options->base_digests, s->n_tensors * sizeof *base);
     for (size_t i = 0; i < s->n_items; i++) {
         size_t t = s->items[i].tensor;
-        base[t] = dw_digest_add(base[t], s->base_shares[i]);
-        next[t] = dw_digest_add(next[t], s->move_shares[i]);
+        base[t] = dw_digest_plus(base[t], s->base_shares[i]);
+        next[t] = dw_digest_plus(next[t], s->move_shares[i]);
         n_changed[t] += s->n_changed[i];
         out->n_changed += s->n_changed[i];
     }
     for (size_t t = 0; t < s->n_tensors; t++)
-        next[t] = dw_digest_add(next[t], base[t]);
+        next[t] = dw_digest_plus(next[t], base[t]);
     out->base_state = dw_digest_state(s->tensors, base, s->n_tensors);
     out->new_state = dw_digest_state(s->tensors, next, s->n_tensors);
     if (s->delta->info.has_digests)

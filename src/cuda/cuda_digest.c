@@ -36,7 +36,7 @@ static void sum_pieces(dw_digest *out, const dw_cuda_piece *pieces,
         for (uint64_t k = 0; k < pieces_of(&tensors[t]); k++, pieces++) {
             const uint64_t sum = dw_digest_reduce(
                 ((unsigned __int128)pieces->halves[1] << 32) + pieces->halves[0]);
-            out[t] = dw_digest_add(
+            out[t] = dw_digest_plus(
                 out[t], dw_digest_times(
                             dw_digest_power(pieces->first_byte / DW_DIGEST_CHUNK), sum));
         }

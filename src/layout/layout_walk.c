@@ -151,7 +151,7 @@ void dw_layout_job_sum(const dw_layout_job *j, dw_layout_report *report, bool *f
     size_t before = SIZE_MAX; /* segments are sorted by tensor */
     for (size_t i = 0; i < j->patch->n_segments; i++) {
         const size_t t = j->number[j->patch->segments[i].tensor];
-        report->moved = dw_digest_add(report->moved, j->moved[i]);
+        report->moved = dw_digest_plus(report->moved, j->moved[i]);
         report->n_stored += j->n_stored[i];
         if (t == before || !j->layout->forgotten[t])
             continue;
@@ -176,7 +176,7 @@ dw_status dw_layout_move_digest(void *context, size_t i, unsigned worker, dw_err
         dw_digest_move(&moves, (s->first + s->positions[k]) * width,
                        dw_element_load(s->old_values, k, width),
                        dw_element_load(s->values, k, width), width);
-    j->moved[i] = dw_digest_scale(j->weight[s->tensor], dw_digest_moves_sum(&moves));
+    j->moved[i] = dw_digest_times(j->weight[s->tensor], dw_digest_moves_sum(&moves));
     return DW_OK;
 }
 

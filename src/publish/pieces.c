@@ -132,6 +132,6 @@ dw_digest dw_pieces_share(const dw_pieces *p, const dw_digest *digests)
 
 dw_digest dw_pieces_state(const dw_pieces *p, const dw_digest *digests)
 {
-    return dw_digest_add(dw_state_floor(p->table, p->n_table),
-                         dw_pieces_share(p, digests));
+    return dw_digest_plus(dw_state_floor(p->table, p->n_table),
+                          dw_pieces_share(p, digests));
 }

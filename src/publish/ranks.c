@@ -160,7 +160,7 @@ static dw_status join_receipts(dw_publisher *p, const dw_receipt_record *receipt
         const dw_receipt_record *r = &receipts[i];
         for (size_t k = 0; k < r->objects.n; k++)
             commit->objects.items[commit->objects.n++] = r->objects.items[k];
-        commit->state = dw_digest_add(commit->state, r->share);
+        commit->state = dw_digest_plus(commit->state, r->share);
         commit->n_changed += r->n_changed;
         if (r->suspect_from > 0 &&
             (commit->suspect_from == 0 || r->suspect_from < commit->suspect_from))

@@ -63,8 +63,8 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
                                        &check, progress, err);
     for (size_t i = 0; status == DW_OK && i < anchor.list.n; i++)
         *share =
-            dw_digest_add(*share, dw_slices_share(pieces->table, &slices.items[slice[i]],
-                                                  &check.shares[i], 1));
+            dw_digest_plus(*share, dw_slices_share(pieces->table, &slices.items[slice[i]],
+                                                   &check.shares[i], 1));
     if (status == DW_OK)
         status = dw_covers_of_slices(&object->covers, &object->n_covers, &slices,
                                      pieces->table, pieces->n_table, err);
@@ -85,7 +85,7 @@ static void remove_objects(dw_store *store, const dw_objects *objects)
 dw_digest dw_whole_share(const dw_tensor *table, size_t n_tensors, dw_digest state)
 {
     const dw_digest floor = dw_state_floor(table, n_tensors);
-    return dw_digest_add(state, floor > 0 ? DW_DIGEST_PRIME - floor : 0);
+    return dw_digest_plus(state, floor > 0 ? DW_DIGEST_PRIME - floor : 0);
 }
 
 static dw_status cut_pieces(dw_pieces *out, const dw_anchor_spec *spec, dw_error *err)

@@ -192,7 +192,7 @@ dw_status dw_anchor_check_take(void *context, uint64_t offset, const uint8_t *by
         size_t n = left < n_bytes ? (size_t)left : n_bytes;
         uint64_t inside = t->first_byte + (offset - a->offsets[c->at]);
         c->shares[c->at] =
-            dw_digest_add(c->shares[c->at], dw_digest_share(bytes, n, inside));
+            dw_digest_plus(c->shares[c->at], dw_digest_share(bytes, n, inside));
         offset += n;
         bytes += n;
         n_bytes -= n;

@@ -118,7 +118,7 @@ static dw_status add_shares(const dw_expected *x, const dw_anchor *anchor,
         for (size_t i = 0; i < anchor->list.n; i++) {
             size_t k = dw_name_index_find(&names, anchor->list.tensors[i].name);
             dw_digest *sum = &x->shares[slices->items[k].tensor];
-            *sum = dw_digest_add(*sum, shares[i]);
+            *sum = dw_digest_plus(*sum, shares[i]);
         }
         dw_name_index_release(&names);
     }

@@ -130,7 +130,7 @@ void dw_staging_digests(const dw_staging *s, size_t n_tensors, const dw_digest *
         for (size_t k = 0; k < p->slices.n; k++) {
             dw_digest *d = &after[p->slices.items[k].tensor];
             dw_digest gone = p->before[k] == 0 ? 0 : DW_DIGEST_PRIME - p->before[k];
-            *d = dw_digest_add(dw_digest_add(*d, gone), p->after[k]);
+            *d = dw_digest_plus(dw_digest_plus(*d, gone), p->after[k]);
         }
     }
 }

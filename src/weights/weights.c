@@ -210,7 +210,7 @@ void dw_weights_note(dw_weights *w, const dw_position *position, const dw_slices
     memset(r->digests, 0, r->n_tensors * sizeof *r->digests);
     for (size_t i = 0; i < cut->n; i++) {
         dw_digest *d = &r->digests[cut->items[i].tensor];
-        *d = dw_digest_add(*d, digests[i]);
+        *d = dw_digest_plus(*d, digests[i]);
     }
     r->at = *position;
     r->state = position->state;

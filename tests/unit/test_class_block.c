@@ -230,8 +230,8 @@ static void test_settling(void **state)
             note.update_old = update;
             dw_encoded e = dw_class_encode(scratch, old, new_, n, element, &map, &note);
             assert_memory_equal(old, update ? new_ : kept, n_bytes);
-            dw_digest sum = dw_digest_add(dw_digest_share(kept, n_bytes, first_byte),
-                                          dw_digest_moves_sum(&note.digest));
+            dw_digest sum = dw_digest_plus(dw_digest_share(kept, n_bytes, first_byte),
+                                           dw_digest_moves_sum(&note.digest));
             assert_true(sum == dw_digest_share(new_, n_bytes, first_byte));
             /* decoding notes the same */
             uint8_t *copy = malloc(e.n_bytes);

@@ -97,8 +97,8 @@ static void test_shares_add_up(void **state)
     for (size_t cut = 0; cut <= n; cut += 4096)
         for (size_t again = cut; again <= n; again += 4096) {
             dw_digest sum = dw_digest_share(bytes, cut, 0);
-            sum = dw_digest_add(sum, dw_digest_share(bytes + cut, again - cut, cut));
-            sum = dw_digest_add(sum, dw_digest_share(bytes + again, n - again, again));
+            sum = dw_digest_plus(sum, dw_digest_share(bytes + cut, again - cut, cut));
+            sum = dw_digest_plus(sum, dw_digest_share(bytes + again, n - again, again));
             assert_true(sum == whole);
         }
     free(bytes);
@@ -140,7 +140,7 @@ static void test_moves(void **state)
                 dw_digest_move(&moves, i * width, old, new_, width);
                 dw_element_store(bytes, i, width, new_);
             }
-            assert_true(dw_digest_add(before, dw_digest_moves_sum(&moves)) ==
+            assert_true(dw_digest_plus(before, dw_digest_moves_sum(&moves)) ==
                         dw_digest_bytes(bytes, n));
         }
     free(bytes);

@@ -86,9 +86,9 @@ static void test_state_of_parts(void **state)
             dw_digest *digests = digests_of(list.tensors, list.n);
             for (size_t i = 0; i < list.n; i++) {
                 size_t t = c.slices[p][i].tensor;
-                sums[t] = dw_digest_add(sums[t], digests[i]);
+                sums[t] = dw_digest_plus(sums[t], digests[i]);
             }
-            found = dw_digest_add(
+            found = dw_digest_plus(
                 found, dw_slices_share(m.tensors, c.slices[p], digests, list.n));
             free(digests);
             dw_slices_release(&list);
