@@ -28,6 +28,11 @@ def all_agree(mine: bool, group: Any) -> bool:
     return all(every)
 
 
+def _place_of(tensor: torch.Tensor) -> Any:
+    """Where the elements are. A view at the same address may have another order of them."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
 class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 
@@ -70,7 +75,7 @@ class Weights:
                     dtype=dtype if name in self.masters and not copy_masters else local.dtype,
                     device=local.device if on_device else None,
                     pin_memory=local.is_cuda and not on_device)
-        self._places = {name: tensor.data_ptr() for name, tensor in self.in_place.items()}
+        self._places = {name: self._local_place(name) for name in self.in_place}
         self.take()
 
     def _local(self, name: str) -> torch.Tensor:
@@ -106,8 +111,9 @@ class Weights:
         self._n_taken += 1
         for name, place in self._places.items():
             if self._local_place(name) != place:
-                raise RuntimeError(f"{name!r} lies elsewhere than when the publisher was "
-                                   "made, which reads it in place: make a new publisher")
+                raise RuntimeError(f"{name!r} lies elsewhere, or in another order, than when the "
+                                   "publisher was made, which reads it in place: make a new "
+                                   "publisher")
         # with ranks: all of them in the same order, because it may be a collective call
         changed = {name: self._local(name) for name in self.copies
                    if self.parts or name not in frozen}
@@ -154,9 +160,9 @@ class Weights:
                 raise RuntimeError(f"{name!r} is new, or not tied any more, since the publisher "
                                    "was made: make a new publisher")
 
-    def _local_place(self, name: str) -> int:
+    def _local_place(self, name: str) -> Any:
         tensor = self.live[name]
-        return (tensor._local_tensor if is_sharded(tensor) else tensor).data_ptr()
+        return _place_of(tensor._local_tensor if is_sharded(tensor) else tensor)
 
     def noted(self, seen: dict[str, int]) -> None:
         self._seen = seen

@@ -191,6 +191,15 @@ def test_a_tensor_that_moved_is_noticed(url):
             publisher.publish()
 
 
+def test_a_tensor_that_was_turned_is_noticed(url):
+    model = torch.nn.Linear(8, 8)
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.publish()
+        model.weight.data = model.weight.data.t()  # the same memory
+        with pytest.raises(RuntimeError, match="weight"):
+            publisher.publish()
+
+
 def test_a_parameter_that_was_replaced_is_noticed(url):
     for replace, name in [
         (lambda m: m.load_state_dict(
