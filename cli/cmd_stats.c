@@ -190,7 +190,7 @@ static int run(arguments *a, const stats_source *source, const cli_session *s)
 {
     dw_error err;
     stats_model model = {0};
-    stats_report report = {.is_stream = a->is_stream};
+    stats_report report = {.stream = a->is_stream ? a->stream.stream.stream : NULL};
     report.source = a->is_stream ? a->stream.stream.url : a->base;
     dw_status status = stats_walk(&report, &model, source, a->work_dir, s, &err);
     if (status == DW_OK && a->is_stream)

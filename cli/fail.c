@@ -56,6 +56,7 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
         {"`quantize`", "--quantize"},
         {"`sign_key`", "--sign-key"},
         {"`single_writer`", "--single-writer"},
+        {"`sticky`", "--quantize-sticky"},
         {"`stream`", "--stream"},
         {"`weights_dir`", "--weights-dir"},
     };

@@ -40,12 +40,13 @@ static json_t *version_json(const cli_stream *stream, const dw_version_info *inf
     cli_json_count(object, "changed", info->n_changed);
     cli_json_count(object, "objects", info->n_objects);
     cli_json_count(object, "bytes", info->n_bytes);
+    cli_json_quantized(object, stream->stream);
     return object;
 }
 
 static void print_version(const cli_stream *stream, const dw_version_info *info)
 {
-    char text[CLI_NUMBER_SIZE];
+    char text[CLI_NUMBER_SIZE], quantized[CLI_QUANTIZED_SIZE];
     cli_print_text(stdout, stream->url);
     printf(": version %" PRIu64 " of a stream\n", info->version);
     cli_print_row("content", "%s",
@@ -57,6 +58,8 @@ static void print_version(const cli_stream *stream, const dw_version_info *info)
     cli_print_row("changed", "%s", cli_format_count(text, info->n_changed));
     cli_print_row("objects", "%" PRIu64 ", %s", info->n_objects,
                   cli_format_size(text, info->n_bytes));
+    if (cli_format_quantized(quantized, stream->stream))
+        cli_print_row("quantised", "%s", quantized);
 }
 
 static dw_status show_version(const cli_stream *stream, const cli_session *s,

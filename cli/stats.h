@@ -62,8 +62,8 @@ typedef struct stats_forecast {
 } stats_forecast;
 
 typedef struct stats_report {
-    const char *source; /* URL, or the base checkpoint */
-    bool is_stream;
+    const char *source;      /* URL, or the base checkpoint */
+    const dw_stream *stream; /* or NULL: deltas on disk */
     const stats_model *model;
     stats_step *steps;
     size_t n_steps;

@@ -5,6 +5,7 @@
 #include "print.h"
 #include "stats.h"
 #include "stats_entropy.h"
+#include "stream_info.h"
 
 /* ---- counts ---- */
 
@@ -315,7 +316,9 @@ json_t *stats_report_json(const stats_report *r)
     uint64_t n_bytes = 0;
     for (size_t i = 0; i < r->n_steps; i++)
         n_bytes += r->steps[i].n_bytes;
-    cli_json_text(o, r->is_stream ? "url" : "base", r->source);
+    cli_json_text(o, r->stream ? "url" : "base", r->source);
+    if (r->stream)
+        cli_json_quantized(o, r->stream);
     cli_json_count(o, "tensors", r->model->n_tensors);
     cli_json_count(o, "elements", r->model->n_elems);
     cli_json_count(o, "model_bytes", r->model->n_bytes);

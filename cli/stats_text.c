@@ -6,6 +6,7 @@
 #include "quant_names.h"
 #include "stats.h"
 #include "stats_entropy.h"
+#include "stream_info.h"
 
 #define BAR_WIDTH 30
 
@@ -47,7 +48,7 @@ static uint64_t wire_bytes(const stats_report *r)
 /* The scales of a quantised model, and its weights. */
 static void print_scales(const stats_report *r)
 {
-    char a[CLI_NUMBER_SIZE];
+    char a[CLI_NUMBER_SIZE], quantized[CLI_QUANTIZED_SIZE];
     uint64_t n_changed = 0, n_elems = 0;
     for (size_t i = 0; i < r->model->n_groups; i++)
         if (r->model->groups[i].kind == STATS_SCALES) {
@@ -55,7 +56,9 @@ static void print_scales(const stats_report *r)
             n_elems += r->groups[i].n_elems;
         }
     const dw_quant_scheme scheme = cli_find_scheme(r->model->now, r->model->n_tensors);
-    if (scheme != DW_QUANT_NONE)
+    if (r->stream && cli_format_quantized(quantized, r->stream))
+        cli_print_row("quantised", "%s", quantized);
+    else if (scheme != DW_QUANT_NONE)
         cli_print_row("quantised", "%s", dw_quant_scheme_name(scheme));
     if (n_elems > 0)
         cli_print_row("scales", "%s changed, %.3f %% a step",

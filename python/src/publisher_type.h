@@ -64,7 +64,7 @@ PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args); /* its name in 
 typedef struct dwpy_quantize {
     const char *scheme; /* or NULL */
     PyObject *keep, *also;
-    int from_f32;
+    int from_f32, sticky;
     dw_quant_options options; /* filled by _read */
     PyObject *kept[2];
 } dwpy_quantize;

@@ -165,9 +165,11 @@ dw_status dw_shared_use(dw_publisher *p, dw_error *err)
         }
     for (size_t u = 0; u < s->n_units; u++) {
         const dw_shared_unit *unit = &s->units[u];
+        const float *old = dw_live_quant_committed(q, unit->weight);
         float *scales = q->scales[unit->weight] + unit->first_scale;
         for (size_t i = 0; i < unit->n_scales; i++) {
-            const float scale = dw_quant_scale(q->plan, s->agreed[unit->at + i]);
+            const float scale = dw_quant_scale(q->plan, s->agreed[unit->at + i],
+                                               old ? old[unit->first_scale + i] : 0);
             if (memcmp(&scale, &scales[i], sizeof scale) == 0)
                 continue;
             scales[i] = scale;
@@ -176,4 +178,16 @@ dw_status dw_shared_use(dw_publisher *p, dw_error *err)
         }
     }
     return DW_OK;
+}
+
+void dw_shared_scales_keep(dw_publisher *p)
+{
+    const dw_shared_scales *s = &p->live.shared;
+    const dw_live_quant *q = &p->live.quant;
+    for (size_t u = 0; q->committed && u < s->n_units; u++) {
+        const dw_shared_unit *unit = &s->units[u];
+        memcpy(dw_live_quant_committed(q, unit->weight) + unit->first_scale,
+               q->scales[unit->weight] + unit->first_scale,
+               unit->n_scales * sizeof(float));
+    }
 }

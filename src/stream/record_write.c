@@ -134,6 +134,17 @@ static dw_status check_floor(const uint8_t *bytes, size_t n_bytes, dw_error *err
 
 /* ---- the records ---- */
 
+static void write_quantized(dw_writer *out, const dw_quantized *q)
+{
+    if (!q->scheme[0])
+        return;
+    dw_write_format(out, ",\"quantized\":{\"scheme\":\"%s\",\"rounded\":\"%s\"",
+                    q->scheme, q->rounded);
+    if (q->scales[0])
+        dw_write_format(out, ",\"scales\":\"%s\"", q->scales);
+    dw_write_format(out, "}");
+}
+
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
                                  const dw_sign_key *key, dw_error *err)
 {
@@ -141,9 +152,7 @@ dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
     dw_record_begin(out, "stream", record->stream);
     put_now(out, "created");
     put_text(out, "writers", record->single_writer ? "single" : "conditional");
-    if (record->quantized.scheme[0])
-        dw_write_format(out, ",\"quantized\":{\"scheme\":\"%s\",\"rounded\":\"%s\"}",
-                        record->quantized.scheme, record->quantized.rounded);
+    write_quantized(out, &record->quantized);
     dw_write_text(out, ",\"tensors\":");
     dw_write_tensors(out, record->tensors, record->n_tensors);
     return finish(out, start, &record->seal, key, check_stream, err);

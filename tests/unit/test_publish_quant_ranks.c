@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "publish/publisher.h"
 #include "stream/listing.h"
 #include "unit/quant_trainer.h"
@@ -182,31 +183,34 @@ static size_t count_keys(dw_store *store, const char *prefix)
 
 /* ---- tests ---- */
 
-static void run(dw_quant_scheme scheme, bool from_f32, split how)
+static void run_with(dw_quant_options quant, split how)
 {
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
-    const dw_quant_options quant = quant_options(scheme, from_f32);
+    head_scales scales = {0}, *head = quant.sticky ? &scales : NULL;
     rank ranks[N_RANKS];
     for (int start = 0; start < 2; start++) {
         make_ranks(ranks, &m, store, &quant, how, start ? "second" : "first");
         together(ranks, open_rank);
-        check(&m, store, &quant);
+        check_after(&m, store, &quant, head);
         assert_true(all_current(ranks));
         static const unsigned steps[] = {10, 0, 1000};
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-            trainer_step(&m, steps[i]);
+            if (head && steps[i] == 1000)
+                trainer_drift(&m);
+            else
+                trainer_step(&m, steps[i]);
             assert_int_equal(all_current(ranks), steps[i] == 0);
             together(ranks, publish_rank);
             assert_int_equal(ranks[0].report.unchanged, steps[i] == 0);
-            check(&m, store, &quant);
+            check_after(&m, store, &quant, head);
         }
         assert_true(all_current(ranks));
         close_ranks(ranks);
         /* one round of each start says who shares scales; the others only if they do */
         const bool shares = how == BLOCKS ? false
-                            : how == ROWS ? scheme == DW_QUANT_FP8_BLOCK
+                            : how == ROWS ? quant.scheme == DW_QUANT_FP8_BLOCK
                                           : true;
         if (!shares)
             assert_int_equal(count_keys(store, "maxima/"), (size_t)(start + 1) * N_RANKS);
@@ -226,6 +230,30 @@ static void run(dw_quant_scheme scheme, bool from_f32, split how)
     kit_verify(store);
     dw_store_close(store);
     trainer_free(&m);
+    assert_true(!head || (head->n_kept > 0 && head->n_new > 0));
+    head_free(&scales);
+}
+
+static void run(dw_quant_scheme scheme, bool from_f32, split how)
+{
+    run_with(quant_options(scheme, from_f32), how);
+}
+
+static dw_quant_options sticky_options(dw_quant_scheme scheme)
+{
+    dw_quant_options quant = quant_options(scheme, false);
+    quant.sticky = true;
+    return quant;
+}
+
+/* Ranks that share a scale keep it, or not, as one process does. */
+static void test_sticky(void **state)
+{
+    (void)state;
+    run_with(sticky_options(DW_QUANT_FP8_BLOCK), ROWS);
+    run_with(sticky_options(DW_QUANT_FP8_ROW), FLAT);
+    run_with(sticky_options(DW_QUANT_INT8_ROW), COLUMNS);
+    run_with(sticky_options(DW_QUANT_INT8_ROW), ROWS);
 }
 
 static void test_blocks(void **state)
@@ -327,17 +355,17 @@ static void test_one_rank(void **state)
 }
 
 /* A rank whose part did not change must quantise it again if the scale changes. */
-static void test_unchanged(void **state)
+static void change_one(dw_quant_options quant)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
-    const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
+    head_scales scales = {0}, *head = quant.sticky ? &scales : NULL;
     rank ranks[N_RANKS];
     make_ranks(ranks, &m, store, &quant, ROWS, "job");
     together(ranks, open_rank);
     together(ranks, publish_rank);
+    check_after(&m, store, &quant, head);
     const uint64_t cut = cut_of(&m, ROWS, LARGE, 1);
     static const float values[] = {3, 0.1f, 5, 5};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -345,12 +373,62 @@ static void test_unchanged(void **state)
         ranks[0].unchanged[LARGE] = ranks[2].unchanged[LARGE] = true;
         assert_int_equal(all_current(ranks), i == 3);
         together(ranks, publish_rank);
-        check(&m, store, &quant);
+        check_after(&m, store, &quant, head);
     }
     close_ranks(ranks);
     kit_verify(store);
     dw_store_close(store);
     trainer_free(&m);
+    head_free(&scales);
+}
+
+static void test_unchanged(void **state)
+{
+    (void)state;
+    change_one(quant_options(DW_QUANT_FP8_BLOCK, false));
+    change_one(sticky_options(DW_QUANT_FP8_BLOCK));
+}
+
+static dw_status confirm(void *refuses, dw_error *err)
+{
+    return *(const bool *)refuses ? dw_fail(err, DW_STALE, NULL, "refused") : DW_OK;
+}
+
+/* What ranks agreed on for a version that failed is forgotten. */
+static void test_sticky_failed(void **state)
+{
+    (void)state;
+    trainer m;
+    trainer_make(&m);
+    dw_store *store = kit_mem_store();
+    const dw_quant_options quant = sticky_options(DW_QUANT_FP8_BLOCK);
+    head_scales head = {0};
+    bool refuses = false;
+    rank ranks[N_RANKS];
+    make_ranks(ranks, &m, store, &quant, FLAT, "job");
+    for (int i = 0; i < N_RANKS; i++) {
+        ranks[i].options.confirm = confirm;
+        ranks[i].options.confirm_context = &refuses;
+    }
+    together(ranks, open_rank);
+    check_after(&m, store, &quant, &head);
+    for (int i = 0; i < 2; i++) {
+        trainer_drift(&m);
+        refuses = true;
+        try_together(ranks, publish_rank, N_RANKS);
+        for (int k = 0; k < N_RANKS; k++)
+            assert_int_equal(ranks[k].status, DW_STALE);
+        refuses = false;
+        trainer_drift(&m);
+        together(ranks, publish_rank);
+        check_after(&m, store, &quant, &head);
+    }
+    close_ranks(ranks);
+    kit_verify(store);
+    dw_store_close(store);
+    trainer_free(&m);
+    assert_true(head.n_kept > 0);
+    head_free(&head);
 }
 
 /* All ranks fail at once if one has weights without a scale; the next version covers it.
@@ -591,6 +669,7 @@ int main(void)
         cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_files),
         cmocka_unit_test(test_rank_ahead),   cmocka_unit_test(test_current_before_commit),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_sticky),       cmocka_unit_test(test_sticky_failed),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -463,18 +463,66 @@ static void test_sticky(void **unused)
     }
 }
 
+/* Any number next to those at the ends of the window: elements are as near as with a new
+ * scale, and quantising again changes nothing. */
+static void test_sticky_ends(void **unused)
+{
+    (void)unused;
+    for (size_t s = 0; s < 3; s++) {
+        const bool is_int = schemes[s] == DW_QUANT_INT8_ROW;
+        const float limit = is_int ? 127 : 448;
+        const float ends[] = {is_int ? 31.0f / 32 : 7.0f / 8,
+                              is_int ? 257.0f / 256 : 33.0f / 32};
+        model m;
+        make(&m, schemes[s], DW_F32, true, 0, 1, 3);
+        m.plan->sticky = true;
+        for (int i = 0; i < 4000; i++) {
+            dw_error err = {0};
+            const int power = i % 4 ? (int)(random64() % 200) - 136 : -136;
+            const float old = (float)scaled(1024 + (int)(random64() % 1000), power);
+            float most = old * limit * ends[i % 2];
+            uint32_t bits;
+            memcpy(&bits, &most, sizeof bits);
+            bits += (uint32_t)(random64() % 41) - 20; /* its neighbours */
+            memcpy(&most, &bits, sizeof most);
+            const float in[3] = {most, -most / 3, most / 1000};
+            const float fresh = scale_of(most, limit);
+            uint8_t out[3], again[3];
+            float scale = old;
+            assert_int_equal(dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err),
+                             DW_OK);
+            assert_true(scale == old || scale == fresh);
+            const float ratio = fresh / old;
+            assert_int_equal(scale == old, ratio >= ends[0] && ratio <= ends[1]);
+            assert_true(dw_quant_scale(m.plan, bits, old) == scale);
+            for (int k = 0; k < 3; k++) {
+                const double s0 = (double)scale, x = (double)in[k],
+                             size = magnitude_of(x);
+                const double found = is_int ? (int8_t)out[k] : fp8_value(out[k] & 127u);
+                const double error = magnitude_of(magnitude_of(found * s0) - size);
+                const double allowed = is_int           ? s0 / 2
+                                       : size < s0 / 64 ? s0 / 1024
+                                                        : size / 16;
+                if (error > allowed * 1.000001) /* x / s is rounded too */
+                    fail_msg("%a, scale %a: the error is %a", x, s0, error);
+            }
+            const float kept = scale;
+            dw_quant_rows(m.plan, m.weight, in, 0, 1, again, &scale, &err);
+            assert_true(scale == kept);
+            assert_memory_equal(out, again, sizeof out);
+        }
+        release(&m);
+    }
+}
+
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_zeros),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_parts_of_units),
-        cmocka_unit_test(test_sticky),
-        cmocka_unit_test(test_modes_of_the_caller),
+        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_tails),
+        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_every_pattern),
+        cmocka_unit_test(test_zeros),          cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_sticky_ends),    cmocka_unit_test(test_modes_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
