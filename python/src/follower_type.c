@@ -17,14 +17,13 @@ static PyObject *row_of(const dw_follow_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("NNKKKKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
-                      (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
-                      (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
-                      (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
-                      (unsigned long long)r->apply_ms,
-                      (unsigned long long)r->n_files_installed,
-                      (unsigned long long)r->n_files_removed,
-                      (unsigned long long)r->n_files_kept));
+        Py_BuildValue(
+            "NNKKKKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
+            (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
+            (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
+            (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
+            (unsigned long long)r->apply_ms, (unsigned long long)r->n_files_installed,
+            (unsigned long long)r->n_files_removed, (unsigned long long)r->n_files_kept));
 }
 
 /* ---- closing ---- */
@@ -354,8 +353,8 @@ static PyObject *read_files_kept(dw_follower *follower)
 }
 
 /* CLOSURE is the name of the attribute. */
-static const read_function readers[] = {read_staged_path, read_dir, read_staged,
-                                        read_state, read_totals, read_files_kept};
+static const read_function readers[] = {read_staged_path, read_dir,    read_staged,
+                                        read_state,       read_totals, read_files_kept};
 
 static PyObject *get_any(PyObject *object, void *closure)
 {

@@ -16,10 +16,10 @@
 
 #define HEAD 4
 
-static const companion_text first[] = {{"config.json", "{\"v\":0}"}, {"vocab.txt", "a b"},
-                                       {NULL, NULL}};
-static const companion_text third[] = {{"config.json", "{\"v\":3}"},
-                                       {"merges.txt", ""}, {NULL, NULL}};
+static const companion_text first[] = {
+    {"config.json", "{\"v\":0}"}, {"vocab.txt", "a b"}, {NULL, NULL}};
+static const companion_text third[] = {
+    {"config.json", "{\"v\":3}"}, {"merges.txt", ""}, {NULL, NULL}};
 static const companion_text none[] = {{NULL, NULL}};
 
 static kit k;
@@ -200,8 +200,7 @@ static void test_bad_object(void **state)
     pull(2);
     char key[512];
     for (int damaged = 0; damaged < 2; damaged++) {
-        assert_int_equal(
-            kit_find(store, "files/00000000000000000003", "-0000", key), 1);
+        assert_int_equal(kit_find(store, "files/00000000000000000003", "-0000", key), 1);
         if (damaged)
             kit_damage(store, key);
         else
@@ -318,11 +317,16 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_versions),     TEST(test_route),
-        TEST(test_users_file_is_kept), TEST(test_without_files),
-        TEST(test_phases),       TEST(test_bad_object),
-        TEST(test_two_copies),   TEST(test_memory),
-        TEST(test_requests),     TEST(test_requests_of_files),
+        TEST(test_versions),
+        TEST(test_route),
+        TEST(test_users_file_is_kept),
+        TEST(test_without_files),
+        TEST(test_phases),
+        TEST(test_bad_object),
+        TEST(test_two_copies),
+        TEST(test_memory),
+        TEST(test_requests),
+        TEST(test_requests_of_files),
         TEST(test_replaced_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -663,13 +663,19 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_shared_rows),  cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_unchanged),    cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_rank_ahead),   cmocka_unit_test(test_current_before_commit),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_shared_rows),
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_unchanged),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_missing_rank),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_rank_ahead),
+        cmocka_unit_test(test_current_before_commit),
         cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_sticky),       cmocka_unit_test(test_sticky_failed),
+        cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_sticky_failed),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
