@@ -13,7 +13,8 @@
 #include "quant/quant.h"
 
 /* Engines ask for the module of a layer: the name without the parameter. The embeddings'
- * matrix may serve as output head, which then has no tensor: it is always listed. */
+ * matrix may serve as output head, which then has no tensor: the head is listed unless it
+ * is quantised. */
 #define HEAD "lm_head"
 
 static char *module_of(const char *name)
@@ -30,6 +31,24 @@ static int compare_texts(const void *left, const void *right)
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
+static bool is_quantised_head(const dw_quant_entry *e)
+{
+    static const char end[] = HEAD ".weight";
+    const char *name = e->tensor.name;
+    const size_t n = strlen(name), n_end = sizeof end - 1;
+    return e->role == DW_QUANT_WEIGHT && n >= n_end &&
+           strcmp(name + n - n_end, end) == 0 &&
+           (n == n_end || name[n - n_end - 1] == '.');
+}
+
+static bool head_is_quantised(const dw_quant_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_entries; i++)
+        if (is_quantised_head(&plan->entries[i]))
+            return true;
+    return false;
+}
+
 static bool is_kept_matrix(const dw_quant_entry *e)
 {
     return e->role == DW_QUANT_COPY && e->tensor.n_dims >= 2;
@@ -41,7 +60,7 @@ static dw_status write_kept(dw_writer *w, const dw_quant_plan *plan, dw_error *e
     char **modules = dw_alloc_zeroed(plan->n_entries + 1, sizeof *modules);
     size_t n = 0;
     bool have_memory = modules != NULL;
-    if (have_memory)
+    if (have_memory && !head_is_quantised(plan))
         have_memory = (modules[n++] = dw_copy_string(HEAD)) != NULL;
     for (size_t i = 0; have_memory && i < plan->n_entries; i++)
         if (is_kept_matrix(&plan->entries[i]))

@@ -264,7 +264,7 @@ static void test_scheme_names(void **state)
 
 /* ---- config.json ---- */
 
-static dw_quant_plan *small_plan(dw_quant_scheme scheme)
+static dw_quant_plan *small_plan(const dw_quant_options *o)
 {
     const dw_tensor tensors[] = {
         tensor("model.embed_tokens.weight", DW_BF16, 2, matrix),
@@ -274,15 +274,14 @@ static dw_quant_plan *small_plan(dw_quant_scheme scheme)
         tensor("model.norm.weight", DW_BF16, 1, vector),
         tensor("lm_head.weight", DW_BF16, 2, matrix),
     };
-    const dw_quant_options o = options_of(scheme);
     dw_quant_plan *plan;
-    assert_int_equal(dw_quant_plan_make(&plan, tensors, 6, NULL, &o, NULL), DW_OK);
+    assert_int_equal(dw_quant_plan_make(&plan, tensors, 6, NULL, o, NULL), DW_OK);
     return plan;
 }
 
-static dw_json *config_of(dw_quant_scheme scheme, const char *text, dw_writer *w)
+static dw_json *config_with(const dw_quant_options *o, const char *text, dw_writer *w)
 {
-    dw_quant_plan *plan = small_plan(scheme);
+    dw_quant_plan *plan = small_plan(o);
     dw_error err = {0};
     *w = (dw_writer){0};
     if (dw_quant_config(w, text, strlen(text), plan, "config.json", &err) != DW_OK)
@@ -292,6 +291,12 @@ static dw_json *config_of(dw_quant_scheme scheme, const char *text, dw_writer *w
                      DW_OK);
     dw_quant_plan_free(plan);
     return root;
+}
+
+static dw_json *config_of(dw_quant_scheme scheme, const char *text, dw_writer *w)
+{
+    const dw_quant_options o = options_of(scheme);
+    return config_with(&o, text, w);
 }
 
 static void test_config(void **state)
@@ -322,6 +327,35 @@ static void test_config(void **state)
     assert_int_equal(dw_json_size(dw_json_get(q, "ignore")), 3);
     dw_json_free(root);
     dw_writer_release(&w);
+}
+
+/* An engine would read quantised elements of a listed module as if they were weights. */
+static void test_config_of_quantised_head(void **state)
+{
+    (void)state;
+    static const char *const head[] = {"lm_head.weight"};
+    static const struct {
+        dw_quant_scheme scheme;
+        const char *list;
+    } cases[] = {{DW_QUANT_FP8_BLOCK, "modules_to_not_convert"},
+                 {DW_QUANT_FP8_ROW, "ignore"},
+                 {DW_QUANT_INT8_ROW, "ignore"}};
+    for (size_t i = 0; i < 3; i++) {
+        dw_quant_options o = options_of(cases[i].scheme);
+        o.convert = head;
+        o.n_convert = 1;
+        dw_writer w;
+        dw_json *root = config_with(&o, "{}", &w);
+        const dw_json *q = dw_json_get(root, "quantization_config");
+        const dw_json *list = dw_json_get(q, cases[i].list);
+        const dw_json *first = dw_json_first(list);
+        assert_int_equal(dw_json_size(list), 2);
+        assert_string_equal(dw_json_string(first), "model.embed_tokens");
+        assert_string_equal(dw_json_string(dw_json_next(list, first)),
+                            "model.layers.0.mlp.gate");
+        dw_json_free(root);
+        dw_writer_release(&w);
+    }
 }
 
 static void test_model_bytes(void **state)
@@ -360,7 +394,8 @@ static void test_bad_config(void **state)
         {"{\"quantization_config\": null}", "a 'quantization_config' already"},
         {"{\"compression_config\": {}}", "a 'compression_config' already"},
     };
-    dw_quant_plan *plan = small_plan(DW_QUANT_FP8_BLOCK);
+    const dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
+    dw_quant_plan *plan = small_plan(&o);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dw_writer w = {0};
         dw_error err = {0};
@@ -401,10 +436,15 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_table),
-        cmocka_unit_test(test_patterns),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_scheme_names), cmocka_unit_test(test_config),
-        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_scheme_names),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_of_quantised_head),
+        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_model_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
