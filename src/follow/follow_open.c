@@ -242,6 +242,21 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     return good ? DW_OK : dw_fail_memory(err, NULL);
 }
 
+static dw_status fail_count(const dw_follower *f, dw_error *err)
+{
+    const dw_stream_record *s = &f->stream->record;
+    const char *url = dw_store_url(f->stream->store);
+    const size_t n = f->options.n_tensors;
+    if (s->quantized.scheme[0])
+        return dw_fail(err, DW_MISMATCH, url,
+                       "the stream is quantised as %s: its model has %zu tensors, the "
+                       "memory %zu. Follow into memory of the quantised model, or follow "
+                       "a stream that is not quantised",
+                       s->quantized.scheme, s->n_tensors, n);
+    return dw_fail(err, DW_MISMATCH, url,
+                   "the stream's model has %zu tensors, the memory %zu", s->n_tensors, n);
+}
+
 /* Opens the target, and finds out which version it is. */
 static dw_status open_weights(dw_follower *f, dw_error *err)
 {
@@ -252,9 +267,7 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
         status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream, o,
                                      f->is_own, err);
     else if (o->n_tensors != s->n_tensors)
-        status = dw_fail(err, DW_MISMATCH, dw_store_url(f->stream->store),
-                         "the stream's model has %zu tensors, the memory %zu",
-                         s->n_tensors, o->n_tensors);
+        status = fail_count(f, err);
     else if (o->widen)
         status = dw_weights_open_widened(&f->weights, s->tensors, s->n_tensors, o, err);
     else

@@ -44,14 +44,20 @@ static dw_status find_scale(size_t *found, const dw_name_index *names, const cha
     return DW_OK;
 }
 
+static dw_status fail_quantised(const dw_tensor *t, const char *with, dw_error *err)
+{
+    return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
+                          "it is %s%s, so the model is quantised already, and cannot be "
+                          "quantised again: take the weights that it was made of, or "
+                          "publish it as it is to a URL of its own",
+                          dw_dtype_name(t->dtype), with);
+}
+
 static dw_status check_source(const dw_tensor *t, const dw_name_index *names,
                               bool is_chosen, dw_quant_scheme scheme, dw_error *err)
 {
     if (is_quantised_type(t->dtype))
-        return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
-                              "is %s, so the model is quantised already: publish it "
-                              "without quantising",
-                              dw_dtype_name(t->dtype));
+        return fail_quantised(t, "", err);
     if (t->dtype != DW_I8 && !is_chosen)
         return DW_OK;
     static const char *const suffixes[] = {"_scale_inv", "_scale"};
@@ -63,14 +69,13 @@ static dw_status check_source(const dw_tensor *t, const dw_name_index *names,
         if (found == SIZE_MAX)
             continue;
         if (t->dtype == DW_I8)
-            return dw_fail_tensor(err, DW_INVALID, NULL, t->name,
-                                  "is I8 and has scales, so the model is quantised "
-                                  "already: publish it without quantising");
+            return fail_quantised(t, " and has scales", err);
         if (strcmp(suffixes[i], scale_suffix(scheme)) == 0)
-            return dw_fail_tensor(err, DW_INVALID, NULL, names->tensors[found].name,
-                                  "has the name of the scales of '%s': keep that tensor "
-                                  "as it is, or rename this one",
-                                  t->name);
+            return dw_fail_tensor(
+                err, DW_INVALID, NULL, names->tensors[found].name,
+                "it has the name of the scales of '%s': keep that tensor "
+                "as it is, or rename this one",
+                t->name);
     }
     return DW_OK;
 }
@@ -173,6 +178,36 @@ static dw_status set_partners(dw_quant_plan *plan, size_t n_source, dw_error *er
     return DW_OK;
 }
 
+/* Says why no tensor is quantised. */
+static dw_status fail_none(const dw_tensor *source, size_t n,
+                           const dw_quant_options *options, dw_error *err)
+{
+    dw_quant_options all = *options;
+    all.n_keep = 0;
+    const char *possible = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (dw_quant_is_chosen(&source[i], &all))
+            return dw_fail(err, DW_INVALID, NULL,
+                           "none of %zu tensors is quantised: the patterns of tensors to "
+                           "keep match all that would be, such as '%s'; narrow them, or "
+                           "publish without quantising",
+                           n, source[i].name);
+        if (!possible && dw_quant_is_possible(&source[i]))
+            possible = source[i].name;
+    }
+    if (!possible)
+        return dw_fail(
+            err, DW_INVALID, NULL,
+            "none of %zu tensors is quantised: there is no matrix of BF16, F16 "
+            "or F32 among them; convert them, or publish without quantising",
+            n);
+    return dw_fail(err, DW_INVALID, NULL,
+                   "none of %zu tensors is quantised: by default only matrices whose "
+                   "names end in '.weight' are, except embeddings, norms, routers and "
+                   "heads; add a pattern of tensors to quantise, such as '%s'",
+                   n, possible);
+}
+
 static dw_status fill(dw_quant_plan *plan, const dw_tensor *source, size_t n,
                       const bool *as_bf16, const dw_quant_options *options, dw_error *err)
 {
@@ -185,10 +220,7 @@ static dw_status fill(dw_quant_plan *plan, const dw_tensor *source, size_t n,
         n_weights += is_chosen;
     }
     if (!n_weights)
-        return dw_fail(err, DW_INVALID, NULL,
-                       "none of %zu tensors is quantised: the names of matrices must end "
-                       "in '.weight', or a pattern must match them",
-                       n);
+        return fail_none(source, n, options, err);
     plan->entries = dw_alloc_zeroed(n + n_weights, sizeof *plan->entries);
     plan->arena = dw_alloc(n_dims * sizeof(uint64_t) + n_text);
     if (!plan->entries || !plan->arena)
@@ -227,7 +259,7 @@ static dw_status check(const dw_tensor *source, size_t n, const bool *as_bf16,
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         if (as_bf16 && as_bf16[i] && source[i].dtype != DW_F32)
             status = dw_fail_tensor(err, DW_INVALID, NULL, source[i].name,
-                                    "is %s, and only F32 can be published as BF16",
+                                    "it is %s, and only F32 can be published as BF16",
                                     dw_dtype_name(source[i].dtype));
         else
             status =

@@ -360,17 +360,56 @@ void dw_stream_close(dw_stream *s)
     dw_free(s);
 }
 
+/* Other patterns make another table, which looks like another model. */
+#define OTHER_PATTERNS                                                                   \
+    "either the choice of quantised tensors differs (give the same patterns of tensors " \
+    "to keep and to quantise as before), or the model does (publish it to another URL)"
+
+static bool is_made_by_scheme(dw_dtype dtype)
+{
+    return dtype == DW_F8_E4M3 || dtype == DW_I8;
+}
+
+/* Whether one tensor of the stream is in these weights; T is theirs, or NULL. */
+static dw_status check_tensor(const dw_stream *s, const dw_tensor *in_stream,
+                              const dw_tensor *t, dw_error *err)
+{
+    const char *url = dw_store_url(s->store), *name = in_stream->name;
+    const bool is_quantised = s->record.quantized.scheme[0] != '\0';
+    if (!t)
+        return dw_fail_tensor(
+            err, DW_MISMATCH, url, name, "the stream has it, these weights do not: %s",
+            is_quantised ? OTHER_PATTERNS : "they are of another model");
+    if (is_quantised &&
+        is_made_by_scheme(in_stream->dtype) != is_made_by_scheme(t->dtype))
+        return dw_fail_tensor(err, DW_MISMATCH, url, name,
+                              "the stream has it as %s, these weights as %s: %s",
+                              dw_dtype_name(in_stream->dtype), dw_dtype_name(t->dtype),
+                              OTHER_PATTERNS);
+    return dw_tensor_fits_stream(in_stream, t, url, err);
+}
+
+static dw_status fail_count(const dw_stream *s, size_t n_tensors, dw_error *err)
+{
+    const dw_stream_record *r = &s->record;
+    if (r->quantized.scheme[0])
+        return dw_fail(
+            err, DW_MISMATCH, dw_store_url(s->store),
+            "the stream, quantised as %s, has %zu tensors, these weights would "
+            "have %zu: %s",
+            r->quantized.scheme, r->n_tensors, n_tensors, OTHER_PATTERNS);
+    return dw_fail(err, DW_MISMATCH, dw_store_url(s->store),
+                   "the stream is of another model: it has %zu tensors, these weights "
+                   "have %zu",
+                   r->n_tensors, n_tensors);
+}
+
 /* Whether the stream is for this list of tensors, in whatever order. */
 static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
                              size_t n_tensors, dw_error *err)
 {
-    const char *url = dw_store_url(s->store);
     if (n_tensors != s->record.n_tensors)
-        return dw_fail(
-            err, DW_MISMATCH, url,
-            "the stream is of another model: it has %zu tensors, these weights "
-            "have %zu",
-            s->record.n_tensors, n_tensors);
+        return fail_count(s, n_tensors, err);
     dw_name_index names;
     dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)
@@ -378,14 +417,25 @@ static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
     for (size_t i = 0; status == DW_OK && i < n_tensors; i++) {
         const dw_tensor *t = &s->record.tensors[i];
         size_t found = dw_name_index_find(&names, t->name);
-        status = found == SIZE_MAX
-                     ? dw_fail_tensor(err, DW_MISMATCH, url, t->name,
-                                      "the stream has it, these weights do not: they are "
-                                      "of another model")
-                     : dw_tensor_fits_stream(t, &tensors[found], url, err);
+        status = check_tensor(s, t, found == SIZE_MAX ? NULL : &tensors[found], err);
     }
     dw_name_index_release(&names);
     return status;
+}
+
+typedef struct rounding_text {
+    char text[DW_QUANTIZED_TEXT + 32];
+} rounding_text;
+
+/* How F32 weights are quantised. */
+static rounding_text describe_rounding(const dw_quantized *q)
+{
+    rounding_text r;
+    if (strcmp(q->rounded, "none") == 0)
+        snprintf(r.text, sizeof r.text, "from F32 as they are");
+    else
+        snprintf(r.text, sizeof r.text, "with F32 rounded to %s first", q->rounded);
+    return r;
 }
 
 /* Whether the stream's tensors are made of the trainer's in the way that SPEC asks. */
@@ -395,19 +445,20 @@ static dw_status check_quantized(const dw_stream *s, const dw_stream_spec *spec,
     const dw_quantized *there = &s->record.quantized, *asked = &spec->quantized;
     const char *url = dw_store_url(s->store);
     if (strcmp(there->scheme, asked->scheme) != 0)
-        return dw_fail(err, DW_MISMATCH, url,
-                       "the stream is %s%s, these weights would be %s%s: use the "
-                       "stream's scheme, or publish to another URL",
-                       there->scheme[0] ? "quantised as " : "not quantised",
-                       there->scheme, asked->scheme[0] ? "quantised as " : "unquantised",
-                       asked->scheme);
+        return dw_fail(
+            err, DW_MISMATCH, url,
+            "the stream is %s%s, these weights would be %s%s: %s, or publish to "
+            "another URL",
+            there->scheme[0] ? "quantised as " : "not quantised", there->scheme,
+            asked->scheme[0] ? "quantised as " : "unquantised", asked->scheme,
+            there->scheme[0] ? "quantise the trainer's weights in the stream's scheme"
+                             : "publish them unquantised");
     if (strcmp(there->rounded, asked->rounded) != 0)
         return dw_fail(
             err, DW_MISMATCH, url,
-            "the stream is quantised as %s, with F32 weights rounded to %s "
-            "first, these would be rounded to %s: %s `from_f32`, or publish to "
-            "another URL",
-            there->scheme, there->rounded, asked->rounded,
+            "the stream is quantised as %s, %s, these weights would be quantised %s: %s "
+            "`from_f32`, or publish to another URL",
+            there->scheme, describe_rounding(there).text, describe_rounding(asked).text,
             strcmp(there->rounded, "none") == 0 ? "add" : "drop");
     if (strcmp(there->scales, asked->scales) != 0)
         return dw_fail(err, DW_MISMATCH, url,

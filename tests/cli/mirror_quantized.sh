@@ -74,7 +74,7 @@ fails 2 "TO must be a deltawire stream" mirror "$store/trl" other --quantize fp8
 it "refuses a derived version that is not what the source quantises to"
 deltawire mirror "$ours" "$store/kept" --work work/kept --quantize fp8-row --once \
     --quantize-from-f32 --quiet
-fails 5 "rounded to none first.*: add --quantize-from-f32" mirror "$store/kept" kept2 --quantize fp8-row --once
+fails 5 "from F32 as they are.*rounded to bf16 first: add --quantize-from-f32" mirror "$store/kept" kept2 --quantize fp8-row --once
 
 it "goes on after kill -9 at any instant, without a lost or repeated version"
 for i in 6 7 8; do publish_step "$ours" $i; done

@@ -64,7 +64,7 @@ unchanged fails 5 "quantised as fp8-block.*quantised as int8-row" \
     deltawire publish "$store/fp8-block" run/step_000004 --quantize int8-row
 fails 5 "quantised as fp8-block.*unquantised" \
     deltawire publish "$store/fp8-block" run/step_000004
-fails 5 "rounded to bf16 first.*: drop --quantize-from-f32" \
+fails 5 "rounded to bf16 first.*quantised from F32 as they are: drop --quantize-from-f32" \
     deltawire publish "$store/fp8-block" run/step_000004 --quantize fp8-block --quantize-from-f32
 deltawire publish "$store/plain" run/base --quiet >/dev/null
 fails 5 "not quantised.*quantised as fp8-row" \
@@ -85,6 +85,8 @@ fails 2 "other systems' formats" \
 it "refuses a checkpoint that is quantised already"
 fails 2 "quantised already" \
     deltawire publish "$store/twice" pulled-fp8-block --quantize fp8-block
+fails 5 "quantise the trainer's weights in the stream's scheme, or publish to another URL" \
+    deltawire publish "$store/fp8-block" pulled-fp8-block
 
 it "takes patterns of tensors, and refuses one that matches nothing"
 quantized "$store/patterns" 0 int8-row --quantize-keep '*.down_proj.weight' \
@@ -94,6 +96,11 @@ deltawire inspect patterns --tensors --json >out.patterns
 holds '{t["name"]: t["dtype"] for t in o["tensors"]}["model.embed_tokens.weight"] == "I8"' \
     <out.patterns
 holds "{t['name']: t['dtype'] for t in o['tensors']}['$tensor'] == 'BF16'" <out.patterns
+fails 5 "give the same patterns of tensors to keep and to quantise" \
+    deltawire publish "$store/patterns" run/step_000001 --quantize int8-row
+fails 5 "$tensor.*the stream has it as BF16, these weights as I8: .*the same patterns" \
+    deltawire publish "$store/patterns" run/step_000001 --quantize int8-row \
+    --quantize-also 'model.embed_tokens.weight' --quantize-keep '*.gate_proj.weight'
 fails 2 "no_such" deltawire publish "$store/none" run/base --quantize fp8-row \
     --quantize-keep 'no_such*'
 

@@ -216,7 +216,7 @@ def test_not_finite(tmp_path, scheme, value):
 
 def test_refused(tmp_path):
     x = weights(4, 4)
-    assert "'x.weight_scale_inv': has the name of the scales" in run(
+    assert "'x.weight_scale_inv': it has the name of the scales" in run(
         tmp_path, {"x.weight": x, "x.weight_scale_inv": x.clone()}, "fp8-block")
     assert "quantised already" in run(
         tmp_path, {"x.weight": x, "y.weight": x.to(torch.float8_e4m3fn)}, "fp8-block")

@@ -203,14 +203,22 @@ def test_not_finite(url, tmp_path):
         for bad in (float("nan"), float("inf"), -float("inf")):
             model["a.weight"][129, 7] = bad
             publisher.publish()
-            with pytest.raises(dw.Error, match="a.weight"):
+            with pytest.raises(dw.Invalid, match="a.weight") as raised:
                 publisher.wait()
+            assert raised.value.code == "not finite"
             assert publisher.version == 0
         model["a.weight"][:] = good * 2
         publisher.publish()
         publisher.wait()
         assert publisher.version == 1
         check(url, tmp_path, expected(model, "fp8-block", {"a.weight"}))
+
+
+def test_follower_with_the_trainers_model(url):
+    model = {"a.weight": torch.randn(40, 30).bfloat16()}
+    with deltawire.torch.Publisher(model, url=url, quantize="fp8-row"):
+        with pytest.raises(dw.Mismatch, match="the stream is quantised as fp8-row"):
+            deltawire.torch.Follower(model, url)
 
 
 def test_patterns(url, tmp_path):

@@ -210,17 +210,28 @@ static void test_refused(void **state)
     expect_refused(&m, store, &options, DW_MISMATCH, "unquantised");
     options.quantize = &quant;
     quant = quant_options(DW_QUANT_FP8_BLOCK, true);
-    expect_refused(&m, store, &options, DW_MISMATCH, "from_f32");
+    expect_refused(&m, store, &options, DW_MISMATCH,
+                   "rounded to bf16 first, these weights would be quantised from F32 as");
     quant = quant_options(DW_QUANT_FP8_BLOCK, false);
     static const char *const keep[] = {"*.up_proj.weight"};
     quant.keep = keep;
     quant.n_keep = 1;
-    expect_refused(&m, store, &options, DW_MISMATCH, "");
+    expect_refused(&m, store, &options, DW_MISMATCH,
+                   "the same patterns of tensors to keep and to quantise");
     quant.n_keep = 0;
     dw_publisher_close(open_trainer(&m, store, &options));
     check(&m, store, &quant);
 
+    /* memory of the trainer's model */
     dw_error err = {0};
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.tensors = m.tensors;
+    follow.n_tensors = N_SOURCE;
+    dw_follower *f;
+    assert_fails(dw_follower_open(&f, store, &follow, &err), DW_MISMATCH, &err);
+    assert_non_null(strstr(err.text, "the stream is quantised as fp8-block"));
+
     dw_stream *stream;
     const char *rounded;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);

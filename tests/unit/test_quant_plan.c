@@ -220,7 +220,8 @@ static void test_refused(void **state)
     dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
     const dw_tensor taken[] = {tensor("a.weight", DW_BF16, 2, matrix),
                                tensor("a.weight_scale_inv", DW_F32, 2, matrix)};
-    refuse(taken, 2, NULL, &o, "tensor 'a.weight_scale_inv': has the name of the scales");
+    refuse(taken, 2, NULL, &o,
+           "tensor 'a.weight_scale_inv': it has the name of the scales");
     o.scheme = DW_QUANT_FP8_ROW; /* whose scales have another name */
     dw_quant_plan *plan;
     assert_int_equal(dw_quant_plan_make(&plan, taken, 2, NULL, &o, NULL), DW_OK);
@@ -228,16 +229,26 @@ static void test_refused(void **state)
 
     const dw_tensor done[] = {tensor("a.weight", DW_BF16, 2, matrix),
                               tensor("b.weight", DW_F8_E4M3, 2, matrix)};
-    refuse(done, 2, NULL, &o, "tensor 'b.weight': is F8_E4M3, so the model is quantised");
+    refuse(done, 2, NULL, &o,
+           "tensor 'b.weight': it is F8_E4M3, so the model is quantised");
     const dw_tensor done_int[] = {tensor("a.weight", DW_I8, 2, matrix),
                                   tensor("a.weight_scale", DW_F32, 2, matrix),
                                   tensor("b.weight", DW_BF16, 2, matrix)};
-    refuse(done_int, 3, NULL, &o, "tensor 'a.weight': is I8 and has scales");
+    refuse(done_int, 3, NULL, &o, "tensor 'a.weight': it is I8 and has scales");
 
     const dw_tensor small[] = {tensor("norm.weight", DW_BF16, 1, vector),
                                tensor("a.weight", DW_BF16, 2, none)};
-    refuse(small, 2, NULL, &o, "none of 2 tensors is quantised");
+    refuse(small, 2, NULL, &o, "none of 2 tensors is quantised: there is no matrix");
     refuse(small, 0, NULL, &o, "none of 0 tensors");
+    const dw_tensor bare[] = {tensor("weight", DW_BF16, 2, matrix)};
+    refuse(bare, 1, NULL, &o, "add a pattern of tensors to quantise, such as 'weight'");
+    const dw_tensor wide[] = {tensor("a.weight", DW_F64, 2, matrix)};
+    refuse(wide, 1, NULL, &o, "there is no matrix of BF16, F16 or F32");
+    static const char *const all[] = {"*"};
+    dw_quant_options keeps = o;
+    keeps.keep = all;
+    keeps.n_keep = 1;
+    refuse(done, 1, NULL, &keeps, "patterns of tensors to keep match all that would be");
     const dw_tensor twice[] = {taken[0], taken[0]};
     refuse(twice, 2, NULL, &o, "a.weight");
     const bool as_bf16[2] = {true, false};
