@@ -17,9 +17,9 @@ static const char help[] =
     "is\n"
     "checked. Followers of the copy see only whole versions. Run it again to copy new\n"
     "versions.\n"
-    "\n" CLI_STORE_HELP "                       of the source; for the target:\n"
-    "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n" CLI_TRUST_HELP
-    "  --json  --quiet  --help\n"
+    "\n" CLI_STORE_HELP "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
+    "                       of the target; --endpoint, --region and --profile are the\n"
+    "                       source's\n" CLI_TRUST_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire cp s3://bucket/run file:///mirror/run\n"
     "  deltawire cp s3://a/run s3://b/run --endpoint https://s3.one.example \\\n"

@@ -31,7 +31,8 @@ static const char help[] =
     "what it\n"
     "                       is, or, from another system, deltawire\n"
     "  --once               end when TO has FROM's newest version\n"
-    "  --until N            end once FROM's version N or a later one is there\n"
+    "  --until N            end once FROM's version N or a later one is there, or was\n"
+    "                       skipped because it cannot be quantised\n"
     "  --interval S         ask for new versions at least every S seconds (5)\n"
     "  --work DIR           room for two copies of the model, kept for the next start;\n"
     "                       default: ~/.cache/deltawire/mirrors/HASH\n"
@@ -43,8 +44,8 @@ static const char help[] =
     "  --new-key            TO may be signed by another key so far\n"
     "  --no-provenance      do not record this machine's name and the library's version\n"
     "                       in TO\n" CLI_TRUST_HELP CLI_STORE_HELP
-    "                       of FROM; for TO:\n"
     "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
+    "                       of TO; --endpoint, --region and --profile are FROM's\n"
     "  --json               one JSON object a line for each version\n"
     "  --threads N  --quiet  --help\n"
     "\n"
@@ -146,7 +147,7 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     cli_expect_arguments(s, argc, 2, 2);
     m->target.quantize = cli_quantize_read(&a->quantize, s);
     a->to_options.deadline_ms = a->from_options.deadline_ms;
-    m->at = m->skipped = DW_NO_VERSION;
+    m->at = m->to_at = m->skipped = DW_NO_VERSION;
     m->source.url = argv[optind];
     m->source.options = &a->from_options;
     m->source.session = s;
@@ -232,12 +233,17 @@ static void report_end(const cli_mirror *m, const char *event)
     if (m->session->json) {
         json_t *object = json_object();
         cli_json_text(object, "event", event);
-        cli_json_version(object, "version", m->at);
+        cli_json_version(object, "from_version", m->at);
+        cli_json_version(object, "version", m->to_at);
         cli_json_count(object, "versions", m->n_done);
         cli_json_event(object);
-    } else if (!m->session->quiet && m->at != DW_NO_VERSION) {
-        cli_print_message("", "%" PRIu64 " versions were written, the newest is %" PRIu64,
-                          m->n_done, m->at);
+    } else if (!m->session->quiet && m->to_at != DW_NO_VERSION) {
+        char source[64] = "";
+        if (m->at != m->to_at)
+            snprintf(source, sizeof source, ", made of FROM's version %" PRIu64, m->at);
+        cli_print_message(
+            "", "%" PRIu64 " version%s written, the newest is %" PRIu64 "%s", m->n_done,
+            m->n_done == 1 ? " was" : "s were", m->to_at, source);
     }
 }
 

@@ -119,9 +119,10 @@ typedef struct cli_mirrored {
     uint64_t n_bytes;
 } cli_mirrored;
 
-/* Opens the store. Sets which version of FROM its newest version is; DW_NO_VERSION if
- * there is none. */
-dw_status cli_target_open(cli_target *target, uint64_t *from_version, dw_error *err);
+/* Opens the store. Sets its newest version, and which version of FROM that is;
+ * DW_NO_VERSION if there is none. */
+dw_status cli_target_open(cli_target *target, uint64_t *from_version, uint64_t *version,
+                          dw_error *err);
 void cli_target_close(cli_target *target);
 
 /* SkyRL's first version starts from a checkpoint, which is kept in WORK. The first
@@ -149,6 +150,7 @@ typedef struct cli_mirror {
     cli_progress bar;
 
     uint64_t at;      /* the version of FROM that TO holds, or DW_NO_VERSION */
+    uint64_t to_at;   /* its number in TO, or DW_NO_VERSION */
     uint64_t skipped; /* a later one that cannot be quantised, or DW_NO_VERSION */
     bool has_source;
     bool has_target;
@@ -156,8 +158,8 @@ typedef struct cli_mirror {
     uint64_t n_done;
 } cli_mirror;
 
-/* Runs until a signal asks to stop (DW_CANCELLED), --until is reached, or, with --once,
- * all is mirrored. */
+/* Runs until a signal asks to stop (DW_CANCELLED), --until is reached (its version may
+ * have been skipped), or, with --once, all is mirrored. */
 dw_status cli_mirror_loop(cli_mirror *m, dw_error *err);
 
 #endif

@@ -80,6 +80,8 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
         return status;
     m->at = done.from_version;
     m->skipped = DW_NO_VERSION;
+    if (!done.is_base)
+        m->to_at = done.version;
     if (!done.was_there) {
         m->n_done += !done.is_base;
         report_version(m, &done, cli_now() - t_start);
@@ -142,7 +144,7 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     m->target.from_stream =
         is_stream ? dw_stream_id(dw_follower_stream(m->source.follower)) : NULL;
     if (status == DW_OK && !m->has_target)
-        status = cli_target_open(&m->target, &m->at, err);
+        status = cli_target_open(&m->target, &m->at, &m->to_at, err);
     m->has_target = status == DW_OK;
     if (status == DW_OK && !m->is_proven)
         status = restore_base(m, err);
@@ -169,6 +171,12 @@ static void skip(cli_mirror *m, const dw_error *fault)
                       m->skipped, fault->text);
 }
 
+/* The newest version of FROM that is done with: it is in TO, or was skipped. */
+static uint64_t last_done(const cli_mirror *m)
+{
+    return m->skipped != DW_NO_VERSION ? m->skipped : m->at;
+}
+
 /* Mirrors the next version. Sets *MOVED if there was one. */
 static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
 {
@@ -179,8 +187,7 @@ static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
     if (status == DW_OK)
         status = prove_last(m, err);
     if (status == DW_OK)
-        status = cli_source_next(
-            &m->source, m->skipped != DW_NO_VERSION ? m->skipped : m->at, &next, err);
+        status = cli_source_next(&m->source, last_done(m), &next, err);
     if (status != DW_OK || next == DW_NO_VERSION)
         return status;
     status = go(m, next, err);
@@ -217,7 +224,8 @@ dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
         if (status != DW_OK)
             return status;
         cli_outage_end(&outage, m->session);
-        if (m->until != DW_NO_VERSION && m->at != DW_NO_VERSION && m->at >= m->until)
+        const uint64_t last = last_done(m);
+        if (m->until != DW_NO_VERSION && last != DW_NO_VERSION && last >= m->until)
             return DW_OK;
         if (!moved && m->once)
             return DW_OK;

@@ -49,32 +49,41 @@ static dw_status read_source(const cli_target *t, const dw_version_info *info,
                    info->version);
 }
 
-/* The newest version of the stream in TO, if there is one. */
-static dw_status read_head(cli_target *t, bool *has_head, uint64_t *head,
-                           uint64_t *from_version, dw_digest *state, dw_error *err)
+/* The newest version of the stream in TO. */
+typedef struct target_head {
+    uint64_t version;      /* DW_NO_VERSION: there is none */
+    uint64_t from_version; /* what it was made of; DW_NO_VERSION: there is none */
+    dw_digest state;
+    uint64_t n_objects;
+    uint64_t n_bytes;
+} target_head;
+
+static dw_status read_head(const cli_target *t, target_head *out, dw_error *err)
 {
     dw_stream *stream = NULL;
     dw_version_info info;
-    *has_head = false;
+    uint64_t head;
+    *out = (target_head){.version = DW_NO_VERSION, .from_version = DW_NO_VERSION};
     dw_status status = dw_stream_open(&stream, t->store, NULL, err);
     if (status == DW_OK)
-        status = dw_stream_head(stream, head, err);
+        status = dw_stream_head(stream, &head, err);
     if (status == DW_OK)
-        status = dw_stream_version(stream, *head, &info, err);
+        status = dw_stream_version(stream, head, &info, err);
     if (status == DW_OK) {
-        *has_head = true;
-        *state = info.state;
-        status = read_source(t, &info, from_version, err);
+        out->version = head;
+        out->state = info.state;
+        out->n_objects = info.n_objects;
+        out->n_bytes = info.n_bytes;
+        status = read_source(t, &info, &out->from_version, err);
     }
     dw_stream_close(stream);
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error *err)
+static dw_status look_at_stream(cli_target *t, uint64_t *from_version, uint64_t *version,
+                                dw_error *err)
 {
-    bool has_head;
-    uint64_t head;
-    dw_digest state;
+    target_head head;
     dw_peer_format format;
     dw_status status = dw_peer_detect(t->store, &format, err);
     if (status == DW_OK)
@@ -83,11 +92,15 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, dw_error 
                        dw_peer_format_name(format), dw_peer_format_name(format));
     if (status != DW_NOT_FOUND)
         return status;
-    return read_head(t, &has_head, &head, from_version, &state, err);
+    status = read_head(t, &head, err);
+    *from_version = head.from_version;
+    *version = head.version;
+    return status;
 }
 
 /* For SkyRL: if TO has versions, the base is the one that its first version names. */
-static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *err)
+static dw_status look_at_peer(cli_target *t, uint64_t *from_version, uint64_t *version,
+                              dw_error *err)
 {
     dw_peer *peer = NULL;
     const uint64_t *versions;
@@ -97,7 +110,7 @@ static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *e
     if (status == DW_OK)
         status = dw_peer_list(peer, &versions, &n, err);
     if (status == DW_OK && n > 0) {
-        *from_version = versions[n - 1];
+        *from_version = *version = versions[n - 1];
         status = dw_peer_version(peer, versions[0], &info, err);
     }
     if (t->peer_options.format == DW_PEER_SKYRL)
@@ -106,14 +119,15 @@ static dw_status look_at_peer(cli_target *t, uint64_t *from_version, dw_error *e
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
-dw_status cli_target_open(cli_target *t, uint64_t *from_version, dw_error *err)
+dw_status cli_target_open(cli_target *t, uint64_t *from_version, uint64_t *version,
+                          dw_error *err)
 {
-    *from_version = DW_NO_VERSION;
+    *from_version = *version = DW_NO_VERSION;
     dw_status status =
         t->store ? DW_OK : cli_store_open_at(&t->store, t->url, t->options, err);
     if (status == DW_OK)
-        status = t->is_peer ? look_at_peer(t, from_version, err)
-                            : look_at_stream(t, from_version, err);
+        status = t->is_peer ? look_at_peer(t, from_version, version, err)
+                            : look_at_stream(t, from_version, version, err);
     return status;
 }
 
@@ -285,20 +299,23 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
     mirror_note note = {.files = {0}};
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
-    bool has_head;
-    uint64_t there = DW_NO_VERSION;
-    dw_digest state = 0, wanted = 0;
-    dw_status status = read_head(t, &has_head, &out->version, &there, &state, err);
-    out->was_there = status == DW_OK && has_head && there == out->from_version;
+    target_head head;
+    dw_digest wanted = 0;
+    dw_status status = read_head(t, &head, err);
+    const bool is_new = head.version == DW_NO_VERSION;
+    out->version = head.version;
+    out->was_there = status == DW_OK && !is_new && head.from_version == out->from_version;
     if (status == DW_OK)
         status = fill_note(&note, t, source, out->from_version, !out->was_there, err);
     if (status == DW_OK && !out->was_there && !t->publisher) {
-        status = open_publisher(t, tensors, n, &note.note, !has_head, progress, err);
-        if (status == DW_OK && !has_head) {
+        status = open_publisher(t, tensors, n, &note.note, is_new, progress, err);
+        if (status == DW_OK && is_new) {
             /* opening committed these weights as version 0 */
-            status = read_head(t, &has_head, &out->version, &there, &state, err);
-            out->is_whole = has_head = true;
-            there = out->from_version;
+            status = read_head(t, &head, err);
+            out->is_whole = true;
+            out->version = head.version;
+            out->n_objects = head.n_objects;
+            out->n_bytes = head.n_bytes;
         }
     }
     if (status == DW_OK && !out->was_there && !out->is_whole) {
@@ -311,7 +328,7 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
          */
         if (status == DW_OK)
             dw_publisher_drain(t->publisher, NULL);
-        state = report.state;
+        head.state = report.state;
         out->version = report.version;
         out->n_changed = report.n_changed;
         out->n_objects = report.n_objects;
@@ -328,12 +345,12 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
         return status;
     if (status == DW_OK)
         status = cli_source_state(source, &wanted, err);
-    if (status == DW_OK && state != wanted)
+    if (status == DW_OK && head.state != wanted)
         status =
             dw_fail(err, DW_MISMATCH, t->url,
                     "version %" PRIu64 " is not version %" PRIu64
                     " of the source: their digests are %016" PRIx64 " and %016" PRIx64,
-                    out->version, out->from_version, state, wanted);
+                    out->version, out->from_version, head.state, wanted);
     return status;
 }
 

@@ -58,10 +58,10 @@ it "does nothing if nothing is new, also without its work directory"
 for format in $formats; do
     set_base "$format"
     mirror "$ours" "$store/$format" "$format" --once --json | tail -n 1 |
-        holds 'o == {"event": "done", "version": 3, "versions": 0}'
+        holds 'o == {"event": "done", "from_version": 3, "version": 3, "versions": 0}'
     rm -r "work/$format"
     mirror "$ours" "$store/$format" "$format" --as "$format" --once --json | tail -n 1 |
-        holds 'o == {"event": "done", "version": 3, "versions": 0}'
+        holds 'o == {"event": "done", "from_version": 3, "version": 3, "versions": 0}'
 done
 
 it "follows as the stream grows, both ways at once"
@@ -133,6 +133,7 @@ deltawire log "$store/later" --json | holds '[v["version"] for v in o["versions"
 fails 7 "SkyRL.*cannot come" mirror "$ours" "$store/skyrl" skyrl --once
 mirror "$store/later" "$store/renumbered" renumbered --once >out.mirror 2>err.mirror
 grep -q '^version 8 is version 0 there: the whole model' out.mirror
+grep -q "1 version was written, the newest is 0, made of FROM's version 8$" err.mirror
 
 it "refuses what it cannot do, and reports what to do"
 fails 2 "use deltawire cp" mirror "$ours" "$store/copy" copy --once

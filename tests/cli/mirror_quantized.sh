@@ -46,10 +46,10 @@ equals "$fp8" 3 fp8-block
 
 it "does nothing if nothing is new, also without its work directory"
 mirror "$fp8" fp8 --quantize fp8-block --once --json | tail -n 1 |
-    holds 'o == {"event": "done", "version": 3, "versions": 0}'
+    holds 'o == {"event": "done", "from_version": 3, "version": 3, "versions": 0}'
 rm -r work/fp8
 mirror "$fp8" fp8 --quantize fp8-block --once --json | tail -n 1 |
-    holds 'o == {"event": "done", "version": 3, "versions": 0}'
+    holds 'o == {"event": "done", "from_version": 3, "version": 3, "versions": 0}'
 
 it "follows as the stream grows"
 start grows mirror "$ours" "$fp8" --work work/fp8 --quantize fp8-block --until 5 \
@@ -116,7 +116,7 @@ same_weights sticky-direct sticky-mirrored
 it "finds that nothing is new although the scales are older, and refuses other ones"
 rm -r work/sticky
 mirror "$store/sticky" sticky --quantize int8-row --quantize-sticky --once --json | tail -n 1 |
-    holds 'o == {"event": "done", "version": 8, "versions": 0}'
+    holds 'o == {"event": "done", "from_version": 8, "version": 8, "versions": 0}'
 fails 5 "scales of the stream are sticky" \
     mirror "$store/sticky" other --quantize int8-row --once
 fails 5 "drop --quantize-sticky" \
@@ -149,10 +149,22 @@ publish_step "$bf16" 4
 skips --json >out.skips
 grep -q '"event":"skipped","from_version":0,"code":"not finite"' out.skips
 grep -q '"event":"skipped","from_version":2,' out.skips
-tail -n 1 out.skips | holds 'o == {"event": "done", "version": 3, "versions": 2}'
+# version 0 of the derived stream has the objects that its commit names
+deltawire inspect "$store/skips" --at 0 --json >first.json
+holds 'o["objects"] > 0 and o["bytes"] > 0' <first.json
+grep '"from_version":1,"version":0,' out.skips |
+    holds "[o['objects'], o['bytes']] == [$(json '"%d, %d" % (o["objects"], o["bytes"])' <first.json)]"
+tail -n 1 out.skips |
+    holds 'o == {"event": "done", "from_version": 3, "version": 1, "versions": 2}'
 [ "$(sources "$store/skips")" = "1 3" ]
 publish_nan 5
-skips --json | tail -n 1 | holds 'o == {"event": "done", "version": 3, "versions": 0}'
+skips --json | tail -n 1 |
+    holds 'o == {"event": "done", "from_version": 3, "version": 1, "versions": 0}'
+# --until ends there, too: without --once
+deltawire mirror "$bf16" "$store/skips" --work work/skips --quantize fp8-block --until 4 \
+    >out.until 2>err.until
+grep -q "version 4 is skipped" err.until
+grep -q "0 versions were written, the newest is 1, made of FROM's version 3$" err.until
 rm -r work/skips
 publish_step "$bf16" 6
 skips --quiet 2>/dev/null

@@ -118,7 +118,8 @@ def test_mirrors_of_a_real_run(tmp_path, trace):
         events = run("mirror", tmp_path / "stream", tmp_path / format, "--as", format, "--once",
                    "--work", tmp_path / "work" / format)
         wanted = {v: s for v, s in states.items() if v > 0 or format != "skyrl"}
-        assert events[-1] == {"event": "done", "version": len(states) - 1,
-                            "versions": len(wanted)}
+        newest = len(states) - 1
+        assert events[-1] == {"event": "done", "from_version": newest, "version": newest,
+                              "versions": len(wanted)}
         found = READERS[format](tmp_path / format, *[base] * (format == "skyrl"))
         assert {version: sha256(weights) for version, weights in found.items()} == wanted
