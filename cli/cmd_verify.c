@@ -227,8 +227,11 @@ static int conclude(findings *f, const char *path, const cli_session *s)
         return cli_exit_code(f->faults.first.code);
     if (status == DW_OK)
         dw_fail(&err, f->faults.first.code, path,
-                "%" PRIu64 " companion file%s not as installed: see above", n_faults,
-                n_faults == 1 ? " is" : "s are");
+                n_faults == 1 ? "%" PRIu64 " companion file is not as installed: %.900s"
+                              : "%" PRIu64
+                                " companion files are not as installed, %.900s and "
+                                "others: the list on stdout has all",
+                n_faults, f->faults.first.where);
     return cli_fail(s, &err, path, NULL);
 }
 

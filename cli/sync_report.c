@@ -71,7 +71,10 @@ void cli_sync_report_line(const dw_follow_report *report, double seconds)
 {
     char size[CLI_NUMBER_SIZE];
     if (report->n_steps == 0 && report->from == report->version) {
-        printf("version %" PRIu64 ": nothing new", report->version);
+        const bool has_moved_files =
+            report->n_files_installed > 0 || report->n_files_removed > 0;
+        printf("version %" PRIu64 ": %s", report->version,
+               has_moved_files ? "weights unchanged" : "nothing new");
         print_files(report);
         return;
     }

@@ -37,8 +37,8 @@ int cli_verify_fail(const cli_session *s, const cli_verify_faults *faults,
         strcmp(first->where, err->where) != 0)
         return cli_stream_fail(s, err, url);
     dw_error sum;
-    dw_fail(&sum, err->code, url, "%" PRIu64 " %s found: see the list above", faults->n,
-            faults->n == 1 ? "fault was" : "faults were");
+    dw_fail(&sum, err->code, url, "%" PRIu64 " %s found: the list is on stdout",
+            faults->n, faults->n == 1 ? "fault was" : "faults were");
     return cli_stream_fail(s, &sum, url);
 }
 

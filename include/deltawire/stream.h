@@ -135,6 +135,7 @@ typedef struct dw_version_info {
     uint64_t reserved[2];
 } dw_version_info;
 
+/* DW_NOT_FOUND if there is no such version. */
 DW_API dw_status dw_stream_version(dw_stream *stream, uint64_t version,
                                    dw_version_info *out, dw_error *err);
 

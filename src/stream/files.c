@@ -18,6 +18,8 @@ static dw_status show_commit(dw_stream *s, uint64_t version, dw_error *err)
     dw_status status = version == DW_NEWEST
                            ? dw_stream_read_head(s, s->head, &commit, err)
                            : dw_stream_read_commit(s, version, &commit, err);
+    if (status == DW_NOT_FOUND && version != DW_NEWEST)
+        return dw_stream_fail_absent(s, version, err);
     if (status != DW_OK)
         return status;
     dw_commit_record_release(&s->shown);

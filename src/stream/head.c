@@ -291,6 +291,17 @@ dw_status dw_stream_find_head(dw_stream *s, uint64_t known, uint64_t *head, dw_e
     return DW_OK;
 }
 
+dw_status dw_stream_fail_absent(dw_stream *s, uint64_t version, dw_error *err)
+{
+    uint64_t head;
+    if (err && (s->head == DW_NO_VERSION || version > s->head) &&
+        dw_stream_find_head(s, s->head, &head, NULL) == DW_OK && version > head)
+        dw_fail(err, DW_NOT_FOUND, dw_store_url(s->store),
+                "there is no version %" PRIu64 " yet: the newest is %" PRIu64, version,
+                head);
+    return DW_NOT_FOUND;
+}
+
 /* ---- the newest part of the log ---- */
 
 dw_status dw_stream_fail_lost(const dw_stream *s, const char *key, uint64_t version,

@@ -597,6 +597,8 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
         dw_stream_find_restart(s, version, &restart, NULL) == DW_OK &&
         restart == DW_NO_VERSION)
         return dw_stream_fail_hole(s, version, s->head, err);
+    if (status == DW_NOT_FOUND)
+        return dw_stream_fail_absent(s, version, err);
     if (status != DW_OK)
         return status;
     dw_commit_record_release(&s->shown);

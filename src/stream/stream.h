@@ -99,6 +99,10 @@ dw_status dw_stream_find_head(dw_stream *stream, uint64_t known, uint64_t *head,
 /* DW_CORRUPT: version MISSING is not there, but version NEWER is. */
 dw_status dw_stream_fail_hole(const dw_stream *stream, uint64_t missing, uint64_t newer,
                               dw_error *err);
+/* Returns DW_NOT_FOUND, for a commit that is not there. If VERSION is above the newest
+ * version, ERR says so; otherwise it stays as it is. Asks the store only if ERR is not
+ * NULL and VERSION is above every version seen. */
+dw_status dw_stream_fail_absent(dw_stream *stream, uint64_t version, dw_error *err);
 /* The newest version above VERSION that needs none of the versions below it: a restart or
  * the floor, with its anchor. Holes below it are history. DW_NO_VERSION: there is none.
  */

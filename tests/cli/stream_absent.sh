@@ -75,7 +75,7 @@ fails 3 'version 3 is missing' deltawire pull "$url" --into at2
 fails 3 'version 3 is missing' deltawire status "$url"
 fails 3 'version 3 is missing, but version 5 .* hole' \
     deltawire pull "$url" --into fresh3 --at 3
-fails 3 'found: see the list' deltawire verify "$url"
+fails 3 'found: the list is on stdout' deltawire verify "$url"
 [ "$(grep -c '^fault: .*hole' out.last)" -eq 1 ]
 grep -q '^  orphans .*1 objects whose record is missing' out.last
 grep -q '^  leftovers' out.last && die "the objects of a missing version are no leftovers"
@@ -99,7 +99,7 @@ ends $hole 0
 
 it "verify notices that the newest commit is missing"
 mv ${commit}5.json kept.json
-fails 3 'found: see the list' deltawire verify "$url"
+fails 3 'found: the list is on stdout' deltawire verify "$url"
 grep -q '^fault: .*latest.json says that version 5 was committed' out.last
 grep -q '^  orphans ' out.last
 

@@ -36,6 +36,8 @@ deltawire publish "$url" run/step_000002 --json | holds 'o["files"] == 2 and o["
 deltawire inspect "$url" --json |
     holds '[f["version"] for f in o["files"]] == [1, 0]'
 deltawire inspect "$url" --at 0 --file config.json | cmp - run/step_000001/config.json
+fails 6 "there is no version 99 yet: the newest is [0-9]*$" deltawire inspect "$url" --at 99
+fails 6 "there is no version 99 yet" deltawire inspect "$url" --at 99 --file config.json
 
 it "takes what --with names, and leaves out what --without names"
 deltawire publish "$url" run/step_000003 --with '*_state.json' --without 'tok*' --quiet

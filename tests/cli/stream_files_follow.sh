@@ -50,12 +50,14 @@ it "verifies them with the weights"
 deltawire verify m --json | holds 'o["files"] == 3 and o["faults"] == []'
 cp -r m damaged
 rm damaged/tokenizer.json
-fails 6 'damaged: 1 companion file is not as installed' deltawire verify damaged
+fails 6 'damaged: 1 companion file is not as installed: damaged/tokenizer.json$' \
+    deltawire verify damaged
 grep -q '^fault: damaged/tokenizer.json: the companion file is missing: pull again' out.last
 echo edited >>damaged/config.json
 rm damaged/vocab.json
 ln -s ../m/vocab.json damaged/vocab.json
-fails 3 'damaged: 3 companion files are not as installed' deltawire verify damaged
+fails 3 'damaged: 3 companion files are not as installed, damaged/config.json and others' \
+    deltawire verify damaged
 grep -q '^fault: damaged/config.json: the companion file was changed' out.last
 grep -q '^fault: damaged/vocab.json: the companion file was changed' out.last
 deltawire verify damaged --json >out.json && die "exit code 0"
@@ -69,7 +71,7 @@ grep -q edited damaged/config.json
 it "completes a directory that lacks some"
 rm m/tokenizer.json
 deltawire pull "$url" --into m >out.m
-grep -q ': nothing new; 1 file installed$' out.m
+grep -q ': weights unchanged; 1 file installed$' out.m
 has m 0 tokenizer.json
 
 it "does not if asked so"

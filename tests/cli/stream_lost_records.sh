@@ -13,7 +13,7 @@ for key in $(object_list "$url" epochs/); do
 done
 publish_step "$url" 3
 publish_step "$url" 4
-fails 6 'found: see the list' deltawire verify "$url"
+fails 6 'found: the list is on stdout' deltawire verify "$url"
 grep -q '^fault: .*whose record is missing' out.last
 for file in kept/*; do
     [ "$(object_list "$url" epochs/ | grep -c "^epochs/$(basename "$file")$")" -eq 0 ]

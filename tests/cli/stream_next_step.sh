@@ -28,7 +28,7 @@ fails 6 'version 0 cannot be rebuilt: .*there is no such object.*deltawire repai
     deltawire publish "$url" run/step_000001 --baseline fresh
 fails 6 'there is no such object' deltawire pull "$url" --into model
 grep -q '^try: deltawire verify' err.last
-fails 6 'found: see the list' deltawire verify "$url"
+fails 6 'found: the list is on stdout' deltawire verify "$url"
 grep -q 'if there is no copy, .*deltawire repair URL CHECKPOINT' out.last
 deltawire repair "$url" run/step_000001 --quiet >/dev/null
 goes_on fresh 2

@@ -46,7 +46,7 @@ fails 4 'not version 3' deltawire pull "$url" --into other --quiet
 [ "$(state_of other)" = "$(state_of run/step_000002)" ]
 
 it "verifies it as far as the format goes"
-fails 4 'found: see the list' deltawire verify "$url" --quiet
+fails 4 'found: the list is on stdout' deltawire verify "$url" --quiet
 grep -q '^fault: .*not version 3' out.last
 put_delta 3
 deltawire verify "$url" >out.txt

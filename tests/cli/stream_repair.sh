@@ -21,7 +21,7 @@ holds_version() { # DIR VERSION
 
 it "verify names the first version that does not decode"
 fresh
-fails 3 'found: see the list' deltawire verify "$url"
+fails 3 'found: the list is on stdout' deltawire verify "$url"
 grep -q '^fault: .*version 3 cannot be rebuilt.*deltawire repair' out.last
 deltawire verify "$url" --no-decode >/dev/null
 
@@ -119,7 +119,7 @@ fresh
 deltawire repair "$url" >/dev/null
 object_remove "$url" ways/00000000000000000004-anchor.json
 object_remove "$url" latest.json
-fails 6 'found: see the list' deltawire verify "$url"
+fails 6 'found: the list is on stdout' deltawire verify "$url"
 grep -q '^fault: .*version 4 restarts the stream, and the record of its anchor' out.last
 grep -q '^  orphans ' out.last
 deltawire repair "$url" --json >out.repair
@@ -199,7 +199,7 @@ object=$(json 'o["objects"][0]["key"]' <way.json)
 object_get "$url" "$object" object
 printf 'x' | dd of=object bs=1 seek=5000 conv=notrunc status=none
 object_put "$url" "$object" object
-fails 3 'found: see the list' deltawire verify "$url"
+fails 3 'found: the list is on stdout' deltawire verify "$url"
 grep -q '^fault: .*Version 8: .*its delta from version 7 is good' out.last
 deltawire pull "$url" --into around --quiet >/dev/null
 same_weights around run/step_000006

@@ -41,8 +41,9 @@ def test_a_stream_lists_and_reads_them(url):
         assert stream.read_file(0, "merges.txt") == b""
         with pytest.raises(dw.NotFound, match="vocab.json"):
             stream.read_file(1, "vocab.json")
-        with pytest.raises(dw.NotFound):
-            stream.files(2)
+        for call in (stream.version, stream.files, lambda v: stream.read_file(v, "config.json")):
+            with pytest.raises(dw.NotFound, match="no version 2 yet: the newest is 1"):
+                call(2)
 
 
 def test_a_version_without_files(tmp_path):
