@@ -163,6 +163,8 @@ static int repair(arguments *a, const cli_session *s)
         cli_weights_close(&weights);
         return cli_fail(s, &err, a->checkpoint, NULL);
     }
+    if (files)
+        cli_with_warn(&a->with, o, s);
     cli_progress bar = cli_progress_start(s, "repairing");
     o->sign_key = a->stream.keys.sign_key;
     o->trust = cli_keys_trust(&a->stream.keys);

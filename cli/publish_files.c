@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "stream_info.h"
 
 bool cli_with_option(cli_with *w, const cli_session *s, int option)
 {
@@ -68,6 +69,32 @@ dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
     options->files = dw_companions_files(*out, &options->n_files);
     options->has_files = options->n_files > 0 || with->n_with + with->n_without > 0;
     return DW_OK;
+}
+
+static bool matches_any(const char *glob, const dw_publish_options *options)
+{
+    dw_companion_rules rules;
+    dw_companion_rules_init(&rules);
+    rules.with = &glob;
+    rules.n_with = 1;
+    rules.no_defaults = true;
+    for (size_t i = 0; i < options->n_files; i++)
+        if (dw_companion_takes(&rules, options->files[i].name))
+            return true;
+    return false;
+}
+
+void cli_with_warn(const cli_with *with, const dw_publish_options *options,
+                   const cli_session *s)
+{
+    for (size_t i = 0; !s->json && i < with->n_with; i++) { /* one object is printed */
+        dw_error warning;
+        if (matches_any(with->with[i], options))
+            continue;
+        dw_fail(&warning, DW_NOT_FOUND, with->with[i],
+                "none of the files that are published matches this --with");
+        cli_warn(s, NULL, &warning);
+    }
 }
 
 dw_status cli_files_same(bool *same, const dw_publish_options *options, dw_stream *stream,

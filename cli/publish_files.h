@@ -45,6 +45,10 @@ dw_companion_rules cli_with_rules(const cli_with *with);
 dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
                          const cli_with *with, const char *checkpoint, dw_error *err);
 
+/* Warns of each --with that none of the files in OPTIONS matches. */
+void cli_with_warn(const cli_with *with, const dw_publish_options *options,
+                   const cli_session *s);
+
 /* Whether VERSION of the stream has the files that OPTIONS names; true if it names none.
  */
 dw_status cli_files_same(bool *same, const dw_publish_options *options, dw_stream *stream,

@@ -397,6 +397,8 @@ dw_status cli_publish_once(const cli_publish *given, const cli_session *s,
     count_weights(out, &weights);
     if (!p->as_peer && !p->leave_files)
         status = cli_files_load(&files, &with_files.options, &p->with, checkpoint, err);
+    if (files && !p->skip_same) /* a watch would repeat it for each checkpoint */
+        cli_with_warn(&p->with, &with_files.options, s);
     out->files_failed = status != DW_OK;
     out->changed = status == DW_STALE;
     out->n_files = with_files.options.n_files;

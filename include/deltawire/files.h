@@ -25,10 +25,10 @@ typedef struct dw_file {
 
 /* ---- the files of a directory --------------------------------------------------- */
 
-/* Which files of a directory to take: the usual names (config.json,
- * generation_config.json, those of tokenizers, processors and chat templates,
- * adapter_config.json) and those that match WITH, less those that match WITHOUT. The
- * patterns are those of fnmatch(3), for names without a path. */
+/* Which files of a directory to take: the usual names (docs/deltawire.1 lists them
+ * under publish, --with) and those that match WITH, less those that match WITHOUT. The
+ * patterns are those of fnmatch(3), for names without a path. They never take weights,
+ * hidden files or those of deltawire. */
 typedef struct dw_companion_rules {
     size_t struct_bytes; /* set by dw_companion_rules_init */
     const char *const *with;
@@ -48,10 +48,12 @@ DW_API bool dw_companion_takes(const dw_companion_rules *rules, const char *name
 typedef struct dw_companions dw_companions;
 
 /* Reads the files of DIR that the rules take into memory. Links to files are followed, as
- * caches of Hugging Face consist of them. What is no regular file is passed over, unless
- * WITH has its very name: then it is an error, as is a name that is not there. DW_STALE
- * if a file changes or vanishes while it is read, DW_INVALID if there are too many files
- * or bytes. */
+ * caches of Hugging Face consist of them. Directories are passed over, unless WITH has
+ * the very name. Anything else that is no regular file is an error: DW_NOT_FOUND if a
+ * link leads nowhere or a name of WITH is not there, otherwise DW_INVALID. DW_STALE if a
+ * file changes or vanishes while it is read, or its name ends in .json and it is empty or
+ * ends too early. DW_INVALID if it cannot become JSON, if a name has control characters,
+ * or if there are too many files or bytes. */
 DW_API dw_status dw_companions_load(dw_companions **out, const char *dir,
                                     const dw_companion_rules *rules, dw_error *err);
 DW_API void dw_companions_close(dw_companions *companions);

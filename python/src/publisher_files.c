@@ -2,6 +2,9 @@
  */
 #include "publisher_type.h"
 
+#include <string.h>
+#include <sys/stat.h>
+
 #define READ_BYTES (64 << 20) /* one more is over the limit */
 
 void dwpy_files_release(dwpy_files *f)
@@ -10,6 +13,15 @@ void dwpy_files_release(dwpy_files *f)
     PyMem_Free(f->list);
     Py_CLEAR(f->kept);
     *f = (dwpy_files){0};
+}
+
+/* There are no patterns here: a mapping leaves a file out. */
+static void forget_patterns(dw_error *err)
+{
+    static const char phrase[] = " with `without`";
+    char *at = strstr(err->text, phrase);
+    if (at)
+        memmove(at, at + strlen(phrase), strlen(at + strlen(phrase)) + 1);
 }
 
 static bool load_directory(dwpy_files *f, PyObject *files)
@@ -23,11 +35,29 @@ static bool load_directory(dwpy_files *f, PyObject *files)
     Py_BEGIN_ALLOW_THREADS status = dw_companions_load(&f->companions, dir, NULL, &err);
     Py_END_ALLOW_THREADS Py_DECREF(path);
     if (status != DW_OK) {
+        forget_patterns(&err);
         dwpy_raise(status, &err);
         return false;
     }
     f->files = dw_companions_files(f->companions, &f->n);
     return true;
+}
+
+/* Reading a pipe would wait for somebody who writes to it. */
+static bool refuse_pipe(PyObject *value)
+{
+    PyObject *path = NULL;
+    struct stat s;
+    if (!PyUnicode_FSConverter(value, &path))
+        return false;
+    const char *text = PyBytes_AsString(path);
+    const bool good =
+        stat(text, &s) != 0 || S_ISREG(s.st_mode) || S_ISDIR(s.st_mode); /* open fails */
+    if (!good)
+        dwpy_raise_text(DW_INVALID, text,
+                        "this is not a regular file, so it cannot be published");
+    Py_DECREF(path);
+    return good;
 }
 
 /* The bytes of VALUE, which has them, or names a file that does. A new reference. */
@@ -39,6 +69,10 @@ static PyObject *bytes_of(PyObject *value)
     if (!path) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
             PyErr_Format(PyExc_TypeError, "files: bytes or a path, not %R", value);
+        return NULL;
+    }
+    if (!refuse_pipe(path)) {
+        Py_DECREF(path);
         return NULL;
     }
     PyObject *io = PyImport_ImportModule("io");
@@ -58,10 +92,18 @@ static PyObject *bytes_of(PyObject *value)
 /* Adds one pair of a mapping. `kept` owns what the list points to. */
 static bool add(dwpy_files *f, PyObject *name, PyObject *value)
 {
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    Py_ssize_t n_text = 0;
+    const char *text =
+        PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &n_text) : NULL;
     if (!text) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "files: the names are strings");
+        return false;
+    }
+    if (strlen(text) != (size_t)n_text) {
+        dwpy_raise_text(DW_INVALID, text,
+                        "this cannot be the name of a companion file: a NUL follows. "
+                        "Give a name without one");
         return false;
     }
     PyObject *bytes = bytes_of(value);
@@ -98,13 +140,24 @@ static bool load_mapping(dwpy_files *f, PyObject *files)
     return good;
 }
 
+static bool is_path(PyObject *files)
+{
+    return PyUnicode_Check(files) || PyBytes_Check(files) ||
+           PyObject_HasAttrString(files, "__fspath__");
+}
+
 bool dwpy_files_read(dwpy_files *f, PyObject *files)
 {
     *f = (dwpy_files){0};
     if (!files || files == Py_None)
         return true;
     f->is_given = true;
-    return PyUnicode_Check(files) || PyBytes_Check(files) || !PyMapping_Check(files)
-               ? load_directory(f, files)
-               : load_mapping(f, files);
+    if (is_path(files))
+        return load_directory(f, files);
+    if (PyMapping_Check(files) && PyObject_HasAttrString(files, "items"))
+        return load_mapping(f, files);
+    PyErr_Format(PyExc_TypeError,
+                 "files: a directory, or a mapping from names to bytes or paths, not %R",
+                 (PyObject *)Py_TYPE(files));
+    return false;
 }

@@ -2,7 +2,11 @@
  *
  * Others may write the directory meanwhile. A file is read only if it is a regular one or
  * a link to one, and only as many bytes as it had when it was opened; if it then has
- * another size or time, or is gone, nothing is taken. */
+ * another size or time, or is gone, nothing is taken.
+ *
+ * What matches and is no file is refused, because a version without it would make
+ * followers remove theirs. A cache that was pruned has links that lead nowhere. Only a
+ * directory is passed over: a pattern such as * means the files beside it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -161,8 +165,8 @@ static dw_status list_names(dw_companions *c, const char *dir,
     dw_status status = DW_OK;
     errno = 0;
     for (struct dirent *entry; status == DW_OK && (entry = readdir(handle)); errno = 0) {
-        /* what a pattern takes along: weights, deltawire's own, names that cannot be */
-        if (is_wanted(entry->d_name, rules) && dw_file_name_valid(entry->d_name, NULL))
+        /* a pattern matches weights and deltawire's own, too */
+        if (is_wanted(entry->d_name, rules) && !dw_file_name_reserved(entry->d_name))
             status = add_name(c, entry->d_name, dir, err);
     }
     if (status == DW_OK && errno != 0)
@@ -213,28 +217,26 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
     return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-static bool is_white(uint8_t c)
+/* A file that is just being written is empty, or ends too early: its size and time do not
+ * show that. */
+static dw_status check_json(const char *path, const uint8_t *bytes, size_t n_bytes,
+                            dw_error *err)
 {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* Whether the bytes begin and end as JSON does. A file that is just being written is
- * empty, or ends too early: its size and time do not show that. */
-static bool looks_complete(const uint8_t *bytes, size_t n_bytes)
-{
-    size_t first = 0, end = n_bytes;
-    while (first < end && is_white(bytes[first]))
-        first++;
-    while (end > first && is_white(bytes[end - 1]))
-        end--;
-    return end - first >= 2 && ((bytes[first] == '{' && bytes[end - 1] == '}') ||
-                                (bytes[first] == '[' && bytes[end - 1] == ']'));
-}
-
-static bool is_json(const char *path)
-{
-    const size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".json") == 0;
+    switch (dw_file_json_look(path, bytes, n_bytes)) {
+    case DW_JSON_TORN:
+        return dw_fail(
+            err, DW_STALE, path,
+            "it is not JSON: it is empty or ends too early, perhaps because it "
+            "is being written. Nothing was published. Publish again when it is "
+            "complete, or leave it out with `without`");
+    case DW_JSON_NEVER:
+        return dw_fail(err, DW_INVALID, path,
+                       "it is not JSON: it begins neither with { nor with [. Nothing was "
+                       "published. Correct it, or leave it out with `without`");
+    case DW_JSON_WHOLE:
+        break;
+    }
+    return DW_OK;
 }
 
 static dw_status read_open(dw_companions *c, dw_file *file, int fd,
@@ -245,7 +247,7 @@ static dw_status read_open(dw_companions *c, dw_file *file, int fd,
         (uint64_t)before->st_size > DW_MAX_FILES_BYTES - c->n_bytes)
         return dw_fail(err, DW_INVALID, path,
                        "with its %" PRIu64 " bytes the companion files have more than %u "
-                       "together, which is the limit: leave it out",
+                       "together, which is the limit: leave it out with `without`",
                        (uint64_t)before->st_size, DW_MAX_FILES_BYTES);
     const size_t n_bytes = (size_t)before->st_size;
     uint8_t *bytes = dw_alloc(n_bytes);
@@ -262,17 +264,38 @@ static dw_status read_open(dw_companions *c, dw_file *file, int fd,
     if (status == DW_OK && (after.st_size != before->st_size ||
                             !same_time(&after.st_mtim, &before->st_mtim)))
         return fail_changed(path, "changed", err);
-    if (status == DW_OK && is_json(path) && !looks_complete(bytes, n_bytes))
-        return dw_fail(
-            err, DW_STALE, path,
-            "it is not JSON: it is empty or ends too early, perhaps because it "
-            "is being written. Nothing was published. Publish again when it is "
-            "complete, or leave it out");
-    return status;
+    return status == DW_OK ? check_json(path, bytes, n_bytes, err) : status;
 }
 
-/* *TAKEN is false if NAME is none of those to publish: a directory, a device, a link that
- * leads nowhere. */
+static dw_status check_name(const char *path, dw_error *err)
+{
+    const char *why;
+    const char *slash = strrchr(path, '/');
+    return dw_file_name_valid(slash ? slash + 1 : path, &why)
+               ? DW_OK
+               : dw_fail(
+                     err, DW_INVALID, path,
+                     "this cannot be the name of a companion file: it %s. Nothing was "
+                     "published. Rename it, or leave it out with `without`",
+                     why);
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat s;
+    return lstat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+static dw_status fail_no_file(const char *path, bool is_required, dw_error *err)
+{
+    if (!is_required && is_directory(path))
+        return DW_OK;
+    return dw_fail(err, DW_INVALID, path,
+                   "this is not a regular file, so it cannot be published. Nothing was "
+                   "published. Remove it, or leave it out with `without`");
+}
+
+/* *TAKEN is false if it is a directory, which is passed over unless IS_REQUIRED. */
 static dw_status read_one(dw_companions *c, dw_file *file, const char *path,
                           bool is_required, bool *taken, dw_error *err)
 {
@@ -283,20 +306,20 @@ static dw_status read_one(dw_companions *c, dw_file *file, const char *path,
     if (fd < 0 && (errno == ENOENT || errno == ELOOP)) {
         if (lstat(path, &s) != 0)
             return fail_changed(path, "vanished", err);
-        return is_required ? dw_fail(err, DW_NOT_FOUND, path,
-                                     "the link leads nowhere: restore what it names")
-                           : DW_OK;
+        return dw_fail(err, DW_NOT_FOUND, path,
+                       "the link leads nowhere. Nothing was published. Restore what it "
+                       "names, remove the link, or leave it out with `without`");
     }
     if (fd < 0 && errno != ENXIO) /* ENXIO: a socket or a device */
         return dw_fail_errno(err, path, "open");
     dw_status status = DW_OK;
     if (fd < 0 || fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
-        if (is_required)
-            status = dw_fail(err, DW_INVALID, path,
-                             "this is not a regular file, so it cannot be published");
+        status = fail_no_file(path, is_required, err);
     } else {
         *taken = true;
-        status = read_open(c, file, fd, &s, path, err);
+        status = check_name(path, err);
+        if (status == DW_OK)
+            status = read_open(c, file, fd, &s, path, err);
     }
     if (fd >= 0)
         close(fd);

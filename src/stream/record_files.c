@@ -16,6 +16,22 @@ static bool ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
+static const char *reserved_fault(const char *name)
+{
+    if (name[0] == '.')
+        return "begins with a dot";
+    if (strncmp(name, "deltawire", strlen("deltawire")) == 0)
+        return "begins with 'deltawire', which is for deltawire's own files";
+    if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"))
+        return "is a name for weights";
+    return NULL;
+}
+
+bool dw_file_name_reserved(const char *name)
+{
+    return reserved_fault(name) != NULL;
+}
+
 static const char *name_fault(const char *name)
 {
     const size_t n = strlen(name);
@@ -29,13 +45,7 @@ static const char *name_fault(const char *name)
     dw_text_clean(cleaned, sizeof cleaned, name);
     if (strcmp(cleaned, name) != 0)
         return "has control characters or is not UTF-8";
-    if (name[0] == '.')
-        return "begins with a dot";
-    if (strncmp(name, "deltawire", strlen("deltawire")) == 0)
-        return "begins with 'deltawire', which is for deltawire's own files";
-    if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"))
-        return "is a name for weights";
-    return NULL;
+    return reserved_fault(name);
 }
 
 bool dw_file_name_valid(const char *name, const char **why)
@@ -44,6 +54,32 @@ bool dw_file_name_valid(const char *name, const char **why)
     if (why)
         *why = fault;
     return fault == NULL;
+}
+
+/* ---- JSON ---- */
+
+static bool is_white(uint8_t c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+dw_json_look dw_file_json_look(const char *name, const void *given, size_t n_bytes)
+{
+    const uint8_t *bytes = given;
+    size_t first = 0, end = n_bytes;
+    if (!ends_with(name, ".json"))
+        return DW_JSON_WHOLE;
+    while (first < end && is_white(bytes[first]))
+        first++;
+    while (end > first && is_white(bytes[end - 1]))
+        end--;
+    if (first == end || bytes[first] == 0) /* 0: a file that has its size already */
+        return DW_JSON_TORN;
+    if (bytes[first] != '{' && bytes[first] != '[')
+        return DW_JSON_NEVER;
+    return end - first >= 2 && bytes[end - 1] == (bytes[first] == '{' ? '}' : ']')
+               ? DW_JSON_WHOLE
+               : DW_JSON_TORN;
 }
 
 /* ---- what a writer is given ---- */
@@ -97,6 +133,10 @@ dw_status dw_files_check(const dw_file *files, size_t n_files, dw_error *err)
                            "%u together, which is the limit: leave it out",
                            f->n_bytes, DW_MAX_FILES_BYTES);
         n_bytes += f->n_bytes;
+        if (dw_file_json_look(f->name, f->bytes, (size_t)f->n_bytes) != DW_JSON_WHOLE)
+            return dw_fail(err, DW_INVALID, shown,
+                           "the companion file is not JSON: it is no whole object or "
+                           "array. Correct it, or leave it out");
     }
     return refuse_same_names(files, n_files, err);
 }

@@ -83,6 +83,7 @@ fails 6 "there is no file 'vocab.txt' in it" \
 ln -s nowhere run/step_000001/vocab.txt
 fails 6 "vocab.txt: the link leads nowhere" \
     deltawire publish "$url" run/step_000001 --with vocab.txt
+rm run/step_000001/vocab.txt
 fails 2 "--with: other systems' formats have no place for it" \
     deltawire publish "$store/peer" run/step_000001 --as slime --with '*.py'
 
@@ -97,14 +98,46 @@ echo "{}" >big/config.json
 fails 2 "big/tokenizer.json: with its 67108864 bytes" deltawire publish "$url" big
 [ "$(deltawire status "$url" --json | json 'o["head"]')" = "$head" ]
 
-it "follows links to files and passes over what is no file"
+it "refuses JSON that can never be any"
+printf 'not json' >torn/config.json
+fails 2 "torn/config.json: it is not JSON: it begins neither with { nor with \[" \
+    deltawire publish "$url" torn
+
+it "refuses what is no file: followers would remove theirs"
+head=$(deltawire status "$url" --json | json 'o["head"]')
+mkdir pruned
+cp run/step_000001/{model.safetensors,config.json} pruned/
+for name in tokenizer.json extra.py; do
+    ln -s nowhere pruned/$name
+    fails 6 "pruned/$name: the link leads nowhere" deltawire publish "$url" pruned --with '*.py'
+    grep -q 'leave it out with --without' err.last
+    rm pruned/$name
+    ln -s ../run pruned/$name
+    fails 2 "pruned/$name: this is not a regular file" deltawire publish "$url" pruned --with '*.py'
+    rm pruned/$name
+    mkfifo pruned/$name
+    fails 2 "pruned/$name: this is not a regular file" deltawire publish "$url" pruned --with '*.py'
+    rm pruned/$name
+done
+touch pruned/$'new\nline.py'
+fails 2 "it has control characters" deltawire publish "$url" pruned --with '*.py'
+[ "$(deltawire status "$url" --json | json 'o["head"]')" = "$head" ]
+ln -s nowhere pruned/tokenizer.json
+deltawire publish "$url" pruned --without tokenizer.json --quiet
+[ "$(names)" = config.json ]
+
+it "warns of a --with that matches nothing"
+deltawire publish "$url" run/step_000003 --with 'nothing*.py' --with 'trainer*' >out.warned 2>&1
+grep -q "^deltawire: warning: nothing\*.py: none of the files" out.warned
+[ "$(grep -c warning out.warned)" = 1 ]
+deltawire publish "$url" run/step_000003 --with 'nothing*.py' --json | holds 'o["files"] == 2'
+
+it "follows links to files and passes over directories"
 mkdir linked
 ln -s ../run/step_000002/model.safetensors linked/model.safetensors
 ln -s ../run/step_000002/config.json linked/config.json
-ln -s nowhere linked/tokenizer.json
-mkfifo linked/merges.txt
-mkdir linked/vocab.json
-deltawire publish "$url" linked --quiet
+mkdir linked/vocab.json linked/extra.py
+deltawire publish "$url" linked --with '*' --quiet
 [ "$(names)" = config.json ]
 deltawire inspect "$url" --file config.json | cmp - run/step_000002/config.json
 

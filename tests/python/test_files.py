@@ -65,6 +65,9 @@ def test_none_are_given(tmp_path, weights):
     ({".hidden": b""}, "dot"),
     ({f"f{i}": b"" for i in range(10000)}, "10000 companion files"),
     ({"big": bytes((64 << 20) + 1)}, "limit"),
+    ({"a\0b": b"x"}, "NUL"),
+    ({"config.json": b"not json"}, "config.json: .* not JSON"),
+    ({"config.json": b""}, "config.json: .* not JSON"),
 ])
 def test_bad_files(tmp_path, weights, files, fault):
     url = str(tmp_path / "stream")
@@ -79,10 +82,37 @@ def test_bad_files(tmp_path, weights, files, fault):
     assert names(url) is None
 
 
+def test_no_files(tmp_path, weights):
+    url = str(tmp_path / "stream")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    bad = model / "tokenizer.json"
+    makers = {
+        "leads nowhere": lambda: bad.symlink_to("nowhere"),
+        "not a regular file": lambda: bad.symlink_to(tmp_path),
+        "not a regular file, so it cannot": lambda: os.mkfifo(bad),
+        "neither with": lambda: bad.write_text("not json"),
+    }
+    for fault, make in makers.items():
+        make()
+        with pytest.raises(deltawire.Error, match=f"tokenizer.json: .*{fault}") as raised:
+            deltawire.Publisher(url, weights, files=model)
+        assert "without" not in str(raised.value)
+        bad.unlink()
+    os.mkfifo(bad)
+    with pytest.raises(deltawire.Invalid, match="not a regular file"):
+        deltawire.Publisher(url, weights, files={"tokenizer.json": bad})
+    assert not (tmp_path / "stream").exists()
+
+
 def test_wrong_types(tmp_path, weights):
     url = str(tmp_path / "stream")
-    for files in ({1: b""}, {"a": 1.5}, 3.5, {"a": 0}, {"a": True}, {"a": None}):
-        with pytest.raises(TypeError):
+    for files in ({1: b""}, {"a": 1.5}, {"a": 0}, {"a": True}, {"a": None}):
+        with pytest.raises(TypeError, match="files: "):
+            deltawire.Publisher(url, weights, files=files)
+    for files in (["a"], ("a",), 3.5, 0, {"a"}):
+        with pytest.raises(TypeError, match="files: a directory, or a mapping"):
             deltawire.Publisher(url, weights, files=files)
     with pytest.raises(OSError):
         deltawire.Publisher(url, weights, files={"a": tmp_path / "nowhere"})

@@ -10,7 +10,7 @@
  * from version 5 on. */
 static void files_of(uint64_t v, char text[32], dw_file out[2])
 {
-    snprintf(text, 32, "config %llu", (unsigned long long)(v / 3));
+    snprintf(text, 32, "[%llu]", (unsigned long long)(v / 3));
     out[0] = v <= 4 ? (dw_file){"a", "A", 1} : (dw_file){"b", "BB", 2};
     out[1] = (dw_file){"config.json", text, strlen(text)};
 }

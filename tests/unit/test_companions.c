@@ -156,29 +156,84 @@ static void test_bad_rules(void **state)
     assert_null(c);
 }
 
-/* Links to files are followed; what is no file is an error only if it was asked for. */
-static void test_links_and_others(void **state)
+/* Links to files are followed. A directory is an error only if it was asked for by name.
+ */
+static void test_links_and_directories(void **state)
 {
     (void)state;
     dw_error err;
     put("elsewhere", "{\"a\": 0}");
     assert_int_equal(symlink("../elsewhere", temp_path("d/vocab.json")), 0);
-    assert_int_equal(symlink("../nowhere", temp_path("d/vocab.txt")), 0);
-    assert_int_equal(mkfifo(temp_path("d/merges.txt"), 0600), 0);
     assert_int_equal(mkdir(temp_path("d/spiece.model"), 0700), 0);
+    assert_int_equal(mkdir(temp_path("d/vo\ndd"), 0700), 0);
     assert_string_equal(load(NULL, &err),
                         "config.json,qwen.tiktoken,tokenizer.json,vocab.json");
     assert_string_equal(load_with("*", "[a-u]*", &err), "vocab.json");
-    assert_string_equal(load_with("vocab.txt", NULL, &err), "not found");
-    assert_non_null(strstr(err.text, "leads nowhere"));
-    assert_string_equal(load_with("merges.txt", NULL, &err), "invalid");
-    assert_non_null(strstr(err.text, "not a regular file"));
     assert_string_equal(load_with("spiece.model", NULL, &err), "invalid");
+    assert_non_null(strstr(err.text, "not a regular file"));
     unlink(temp_path("d/vocab.json"));
-    unlink(temp_path("d/vocab.txt"));
-    unlink(temp_path("d/merges.txt"));
     rmdir(temp_path("d/spiece.model"));
+    rmdir(temp_path("d/vo\ndd"));
     unlink(temp_path("elsewhere"));
+}
+
+/* Refuses d/NAME, a usual name or one that *.py matches, unless it is left out. */
+static void expect_refused(const char *name, const char *status, const char *text)
+{
+    dw_error err;
+    assert_string_equal(load_with("*.py", NULL, &err), status);
+    if (!strstr(err.text, text) || !strstr(err.text, "leave it out with `without`"))
+        fail_msg("%s: %s", err.where, err.text);
+    assert_non_null(strstr(err.where, "/d/"));
+    assert_string_equal(load_with("*.py", name, &err),
+                        "config.json,modeling.py,qwen.tiktoken,tokenizer.json");
+}
+
+/* Followers would remove a file that is left out in silence. */
+static void test_no_files(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"vocab.txt", "more.py"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char at[600];
+        snprintf(at, sizeof at, "%s/d/%s", temp_dir, names[i]);
+        assert_int_equal(symlink("../nowhere", at), 0);
+        expect_refused(names[i], "not found", "leads nowhere");
+        unlink(at);
+        assert_int_equal(symlink(names[i], at), 0); /* to itself */
+        expect_refused(names[i], "not found", "leads nowhere");
+        unlink(at);
+        assert_int_equal(symlink("../d", at), 0);
+        expect_refused(names[i], "invalid", "not a regular file");
+        unlink(at);
+        assert_int_equal(mkfifo(at, 0600), 0);
+        expect_refused(names[i], "invalid", "not a regular file");
+        unlink(at);
+    }
+    put("d/new\nline.py", "x");
+    expect_refused("new?line.py", "invalid", "control characters");
+    unlink(temp_path("d/new\nline.py"));
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *status, *fault;
+    } cases[] = {
+        {"", "stale", "ends too early"},
+        {" \n", "stale", "ends too early"},
+        {"{\"a\": ", "stale", "ends too early"},
+        {"[1}", "stale", "ends too early"},
+        {"not json", "invalid", "neither with { nor with ["},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_error err;
+        put("d/config.json", cases[i].text);
+        assert_string_equal(load(NULL, &err), cases[i].status);
+        assert_non_null(strstr(err.text, cases[i].fault));
+    }
+    put("d/config.json", "{}");
 }
 
 static void test_changes_while_reading(void **state)
@@ -243,7 +298,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_bad_rules),
-        cmocka_unit_test(test_links_and_others),
+        cmocka_unit_test(test_links_and_directories),
+        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_json),
         cmocka_unit_test(test_changes_while_reading),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_no_memory),

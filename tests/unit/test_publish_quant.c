@@ -284,7 +284,7 @@ static void test_config(void **state)
         "", "not JSON", "[1]",
         "{\"model_type\": ", "{\"quantization_config\": {\"quant_method\": \"gptq\"}}"};
     dw_file files[] = {{"config.json", bad[1], strlen(bad[1])},
-                       {"tokenizer.json", "not JSON either", 15}};
+                       {"merges.txt", "not JSON either", 15}};
     options.files = files;
     options.n_files = 2;
     options.has_files = true;

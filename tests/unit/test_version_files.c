@@ -17,11 +17,11 @@
 #include "stream_kit.h"
 #include "temp_dir.h"
 
-static const dw_file first_files[] = {{"tokenizer.json", "tokens", 6},
+static const dw_file first_files[] = {{"tokenizer.json", "[0, 1]", 6},
                                       {"config.json", "{\"a\":1}", 7},
-                                      {"added_tokens.json", NULL, 0}};
+                                      {"added_tokens", NULL, 0}};
 static const dw_file next_files[] = {{"config.json", "{\"a\":2}", 7},
-                                     {"tokenizer.json", "tokens", 6}};
+                                     {"tokenizer.json", "[0, 1]", 6}};
 
 static dw_publish_note note_of(const dw_file *files, size_t n_files)
 {
@@ -169,6 +169,14 @@ static void test_never_given(void **state)
     const dw_file bad[] = {{"../config.json", "x", 1}};
     dw_publish_note note = note_of(bad, 1);
     assert_fails(publish(&k, p, &note, &report, &err), DW_INVALID, &err);
+    static const char *const no_json[] = {"", "not json", "{\"a\": "};
+    for (size_t i = 0; i < sizeof no_json / sizeof *no_json; i++) {
+        const dw_file file = {"config.json", no_json[i], strlen(no_json[i])};
+        note = note_of(&file, 1);
+        assert_fails(publish(&k, p, &note, &report, &err), DW_INVALID, &err);
+        assert_string_equal(err.where, "config.json");
+        assert_non_null(strstr(err.text, "not JSON"));
+    }
     dw_file *many = calloc(10000, sizeof *many);
     for (size_t i = 0; i < 10000; i++)
         many[i] = (dw_file){"a", "x", 1};
