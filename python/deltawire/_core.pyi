@@ -464,7 +464,8 @@ class Publisher:
     def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Waits until the version of the ticket, or of the last one, is committed. Raises
-        TimeoutError if the time is over first."""
+        TimeoutError if the time is over first. Before the first publish() it returns `opening`,
+        or raises Invalid if opening published no weights that differ."""
     def idle(self, timeout: float | None = None) -> bool:
         """Waits until a publish would not wait. Returns False if the time is over first."""
     def drain(self, timeout: float | None = None) -> None:

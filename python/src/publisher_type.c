@@ -94,6 +94,18 @@ static PyObject *report_of(const dw_publish_report *r)
                       (unsigned long long)r->upkeep_behind));
 }
 
+/* There is no ticket: what opening published is committed. */
+static PyObject *wait_opening(publisher_object *self)
+{
+    if (!dwpy_guard_check(&self->guard))
+        return NULL;
+    return self->has_opening
+               ? report_of(&self->opening)
+               : dwpy_raise_text(DW_INVALID, NULL,
+                                 "nothing was published since the publisher was opened: "
+                                 "call publish() first");
+}
+
 static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ticket", "timeout", NULL};
@@ -103,6 +115,8 @@ static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keyw
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&O&:wait", names, dwpy_number_arg,
                                      &ticket, dwpy_timeout_arg, &timeout_ms))
         return NULL;
+    if (ticket == 0 && self->ticket == 0)
+        return wait_opening(self);
     fate f;
     if (!wait_ticket(self, ticket, timeout_ms, true, &f))
         return NULL;

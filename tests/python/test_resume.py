@@ -38,6 +38,22 @@ def test_opening_publishes_weights_that_differ_from_the_head(url):
         assert publisher.version == 2  # nothing differs: no version
 
 
+def test_wait_before_the_first_publish(url):
+    weights = {"w": np.zeros(10, "f4")}
+    with dw.Publisher(url, weights) as publisher:
+        with pytest.raises(dw.Invalid, match="nothing was published .* publish\\(\\) first"):
+            publisher.wait()
+        weights["w"] += 1
+        publisher.publish()
+        assert publisher.wait().version == 1
+    weights["w"] += 1
+    with dw.Publisher(url, weights) as publisher:
+        assert publisher.wait() == publisher.opening
+        assert publisher.wait().version == 2
+    with pytest.raises(dw.Invalid, match="closed"):
+        publisher.wait()
+
+
 def test_masters_are_compared_as_they_are_published(url):
     masters = {"w": np.linspace(-1, 1, 5000, dtype="f4"), "b": np.ones(3, "f4")}
     with dw.Publisher(url, masters, as_bf16=["w"]) as publisher:
