@@ -59,7 +59,6 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
         {"`sticky`", "--quantize-sticky"},
         {"`stream`", "--stream"},
         {"`weights_dir`", "--weights-dir"},
-        {"`without`", "--without"},
     };
     size_t n = 0;
     while (*text && n + 1 < DW_ERROR_TEXT_SIZE) {

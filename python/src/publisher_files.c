@@ -15,15 +15,6 @@ void dwpy_files_release(dwpy_files *f)
     *f = (dwpy_files){0};
 }
 
-/* There are no patterns here: a mapping leaves a file out. */
-static void forget_patterns(dw_error *err)
-{
-    static const char phrase[] = " with `without`";
-    char *at = strstr(err->text, phrase);
-    if (at)
-        memmove(at, at + strlen(phrase), strlen(at + strlen(phrase)) + 1);
-}
-
 static bool load_directory(dwpy_files *f, PyObject *files)
 {
     PyObject *path = NULL;
@@ -35,7 +26,6 @@ static bool load_directory(dwpy_files *f, PyObject *files)
     Py_BEGIN_ALLOW_THREADS status = dw_companions_load(&f->companions, dir, NULL, &err);
     Py_END_ALLOW_THREADS Py_DECREF(path);
     if (status != DW_OK) {
-        forget_patterns(&err);
         dwpy_raise(status, &err);
         return false;
     }

@@ -228,11 +228,11 @@ static dw_status check_json(const char *path, const uint8_t *bytes, size_t n_byt
             err, DW_STALE, path,
             "it is not JSON: it is empty or ends too early, perhaps because it "
             "is being written. Nothing was published. Publish again when it is "
-            "complete, or leave it out with `without`");
+            "complete, or leave it out");
     case DW_JSON_NEVER:
         return dw_fail(err, DW_INVALID, path,
                        "it is not JSON: it begins neither with { nor with [. Nothing was "
-                       "published. Correct it, or leave it out with `without`");
+                       "published. Correct it, or leave it out");
     case DW_JSON_WHOLE:
         break;
     }
@@ -247,7 +247,7 @@ static dw_status read_open(dw_companions *c, dw_file *file, int fd,
         (uint64_t)before->st_size > DW_MAX_FILES_BYTES - c->n_bytes)
         return dw_fail(err, DW_INVALID, path,
                        "with its %" PRIu64 " bytes the companion files have more than %u "
-                       "together, which is the limit: leave it out with `without`",
+                       "together, which is the limit: leave it out",
                        (uint64_t)before->st_size, DW_MAX_FILES_BYTES);
     const size_t n_bytes = (size_t)before->st_size;
     uint8_t *bytes = dw_alloc(n_bytes);
@@ -276,7 +276,7 @@ static dw_status check_name(const char *path, dw_error *err)
                : dw_fail(
                      err, DW_INVALID, path,
                      "this cannot be the name of a companion file: it %s. Nothing was "
-                     "published. Rename it, or leave it out with `without`",
+                     "published. Rename it, or leave it out",
                      why);
 }
 
@@ -292,7 +292,7 @@ static dw_status fail_no_file(const char *path, bool is_required, dw_error *err)
         return DW_OK;
     return dw_fail(err, DW_INVALID, path,
                    "this is not a regular file, so it cannot be published. Nothing was "
-                   "published. Remove it, or leave it out with `without`");
+                   "published. Remove it, or leave it out");
 }
 
 /* *TAKEN is false if it is a directory, which is passed over unless IS_REQUIRED. */
@@ -308,7 +308,7 @@ static dw_status read_one(dw_companions *c, dw_file *file, const char *path,
             return fail_changed(path, "vanished", err);
         return dw_fail(err, DW_NOT_FOUND, path,
                        "the link leads nowhere. Nothing was published. Restore what it "
-                       "names, remove the link, or leave it out with `without`");
+                       "names, remove the link, or leave it out");
     }
     if (fd < 0 && errno != ENXIO) /* ENXIO: a socket or a device */
         return dw_fail_errno(err, path, "open");

@@ -110,7 +110,7 @@ cp run/step_000001/{model.safetensors,config.json} pruned/
 for name in tokenizer.json extra.py; do
     ln -s nowhere pruned/$name
     fails 6 "pruned/$name: the link leads nowhere" deltawire publish "$url" pruned --with '*.py'
-    grep -q 'leave it out with --without' err.last
+    grep -q 'leave it out' err.last
     rm pruned/$name
     ln -s ../run pruned/$name
     fails 2 "pruned/$name: this is not a regular file" deltawire publish "$url" pruned --with '*.py'

@@ -182,7 +182,7 @@ static void expect_refused(const char *name, const char *status, const char *tex
 {
     dw_error err;
     assert_string_equal(load_with("*.py", NULL, &err), status);
-    if (!strstr(err.text, text) || !strstr(err.text, "leave it out with `without`"))
+    if (!strstr(err.text, text) || !strstr(err.text, "leave it out"))
         fail_msg("%s: %s", err.where, err.text);
     assert_non_null(strstr(err.where, "/d/"));
     assert_string_equal(load_with("*.py", name, &err),
