@@ -28,11 +28,6 @@ def all_agree(mine: bool, group: Any) -> bool:
     return all(every)
 
 
-def _place_of(tensor: torch.Tensor) -> Any:
-    """Where the elements are. A view at the same address may have another order of them."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
 class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 
@@ -49,8 +44,9 @@ class Weights:
         """`find` returns the current tensors, if they may have been replaced. `copy_masters`:
         copies of float32 stay float32, and the library rounds them. `devices`: those that the
         library uses."""
-        self.live, self._find = live, find
-        self._optimizer, self._skip_frozen, self._n_taken = optimizer, skip_frozen, 0
+        self.live, self._find = dict(live), find
+        self._found: dict[str, torch.Tensor] | None = None
+        self._optimizer, self._n_taken = optimizer, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
             if any(map(is_sharded, live.values())) else {}
         self.masters = {name for name, tensor in live.items()
@@ -75,7 +71,12 @@ class Weights:
                     dtype=dtype if name in self.masters and not copy_masters else local.dtype,
                     device=local.device if on_device else None,
                     pin_memory=local.is_cuda and not on_device)
-        self._places = {name: self._local_place(name) for name in self.in_place}
+        self._read = [live[name] for name in self.in_place]
+        self._read_sharded = any(map(is_sharded, self._read))
+        self._places = [(t.data_ptr(), t.numel(), t.dtype) for t in self._read_now()]
+        self._may_freeze = [(name, tensor) for name, tensor in live.items()
+                            if skip_frozen and isinstance(tensor, torch.nn.Parameter)
+                            and not is_sharded(tensor)]
         self.take()
 
     def _local(self, name: str) -> torch.Tensor:
@@ -103,17 +104,16 @@ class Weights:
         """Updates the copies. Returns the tensors that did not change since the last noted()
         call, and the versions to note."""
         if self._find is not None:
-            self._follow_objects(self._find())
+            found = self._find()
+            if found is not self._found:
+                self._follow_objects(found)
+                self._found = found
         seen = self._versions()
         frozen = [name for name, version in seen.items() if self._seen.get(name) == version]
         if self._n_taken % READ_ALL_EVERY == 0:
             frozen = []
         self._n_taken += 1
-        for name, place in self._places.items():
-            if self._local_place(name) != place:
-                raise RuntimeError(f"{name!r} lies elsewhere, or in another order, than when the "
-                                   "publisher was made, which reads it in place: make a new "
-                                   "publisher")
+        self._check_places()
         # with ranks: all of them in the same order, because it may be a collective call
         changed = {name: self._local(name) for name in self.copies
                    if self.parts or name not in frozen}
@@ -130,14 +130,13 @@ class Weights:
     def _versions(self) -> dict[str, int]:
         """The version of a tensor that counts as frozen while its version stays the same. Fused
         and grouped steps, and writes to a DTensor's part, do not change the version."""
-        if not self._skip_frozen:
+        still = [(name, tensor) for name, tensor in self._may_freeze if not tensor.requires_grad]
+        if not still:
             return {}
         stepped = set()
         if self._optimizer is not None:
             stepped = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        return {name: tensor._version for name, tensor in self.live.items()
-                if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
-                and not is_sharded(tensor) and id(tensor) not in stepped}
+        return {name: tensor._version for name, tensor in still if id(tensor) not in stepped}
 
     def _follow_objects(self, found: dict[str, torch.Tensor]) -> None:
         """A module may have new objects under the same names. A new buffer is copied. A new
@@ -160,9 +159,22 @@ class Weights:
                 raise RuntimeError(f"{name!r} is new, or not tied any more, since the publisher "
                                    "was made: make a new publisher")
 
-    def _local_place(self, name: str) -> Any:
-        tensor = self.live[name]
-        return _place_of(tensor._local_tensor if is_sharded(tensor) else tensor)
+    def _read_now(self) -> list[torch.Tensor]:
+        """The tensors that are read in place, or this rank's parts of them."""
+        if not self._read_sharded:
+            return self._read
+        return [t._local_tensor if is_sharded(t) else t for t in self._read]
+
+    def _check_places(self) -> None:
+        """The library reads what was there when the publisher was made. A view at the same
+        address may have another order of elements. One expression for all: this is most of the
+        time of a publish."""
+        same = [t.data_ptr() == at and t.is_contiguous() and t.numel() == n and t.dtype is dtype
+                for t, (at, n, dtype) in zip(self._read_now(), self._places)]
+        if not all(same):
+            raise RuntimeError(
+                f"{list(self.in_place)[same.index(False)]!r} lies elsewhere, or in another order, "
+                "than when the publisher was made, which reads it in place: make a new publisher")
 
     def noted(self, seen: dict[str, int]) -> None:
         self._seen = seen

@@ -86,24 +86,29 @@ def named_tensors(
 
 
 class Finder:
-    """named_tensors of a model, again and again: quick if its objects are the same as before."""
+    """named_tensors of a model, again and again: quick if its objects are the same as before. Then
+    the result is the same object, too."""
 
     def __init__(self, model: Any, prefix: str, names: Names) -> None:
         self._model, self._prefix, self._names = model, prefix, names
+        self._tables: list[dict[str, Any]] = []  # parameters, buffers, children of all modules
         self._objects: list[Any] = []
         self._found: dict[str, torch.Tensor] | None = None
 
     def __call__(self) -> dict[str, torch.Tensor]:
-        if self._found is None or not self._is_same(self._now()):
+        if self._found is None or not self._is_same():
             self._found = named_tensors(self._model, prefix=self._prefix, names=self._names)
+            modules = self._model.modules() if isinstance(self._model, torch.nn.Module) else ()
+            self._tables = [table for module in modules for table in
+                            (module._parameters, module._buffers, module._modules)]
             self._objects = self._now()
         return self._found
 
     def _now(self) -> list[Any]:
-        return list(self._model.state_dict(keep_vars=True).values()) \
-            if isinstance(self._model, torch.nn.Module) else []
+        return [item for table in self._tables for item in table.values()]
 
-    def _is_same(self, objects: list[Any]) -> bool:
+    def _is_same(self) -> bool:
+        objects = self._now()
         return len(objects) == len(self._objects) and all(
             map(operator.is_, objects, self._objects))
 

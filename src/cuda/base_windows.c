@@ -5,8 +5,8 @@
 #include "cuda/encoder.h"
 
 /* A buffer has room for this share of the old weights. More windows would take less
- * memory, but a device takes only so many launches before a call waits. */
-#define WINDOWS 128
+ * memory, but each takes six calls of the driver, and those are made in a publish. */
+#define WINDOWS 32
 
 /* Blocks that are so near to each other in the host's memory are copied at once. */
 #define NEAR_BYTES 256u

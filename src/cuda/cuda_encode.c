@@ -153,6 +153,7 @@ static uint64_t bytes_of_round(const dw_cuda_encoder *e)
 /* Takes what the round has encoded; its bytes are at OUT. */
 static void take_round(dw_cuda_encoder *e, const uint8_t *out)
 {
+    e->has_outcomes = true;
     for (size_t i = 0; i < e->n_round; i++) {
         dw_cuda_outcome *o = &e->outcomes[e->round[i]];
         if (e->codes[i].state != DW_CUDA_CODED)
@@ -209,10 +210,11 @@ void dw_cuda_encoder_forget(dw_cuda_encoder *e)
     for (size_t i = 0; i < e->n_kept; i++)
         dw_free(e->kept[i]);
     e->n_kept = 0;
-    for (size_t i = 0; e->outcomes && i < e->n_blocks; i++) {
+    for (size_t i = 0; e->has_outcomes && i < e->n_blocks; i++) {
         dw_free(e->outcomes[i].elems);
         e->outcomes[i] = (dw_cuda_outcome){0};
     }
+    e->has_outcomes = false;
     e->n_wanted = 0;
 }
 

@@ -70,6 +70,7 @@ struct dw_cuda_encoder {
     size_t n_round;
     uint64_t n_round_strips;
     dw_cuda_outcome *outcomes; /* [blocks] */
+    bool has_outcomes;         /* otherwise all are zero */
     uint8_t **kept;            /* bytes of rounds before the last, from dw_alloc */
     size_t n_kept, n_kept_room;
     uint64_t n_wanted; /* entries that there should have been */

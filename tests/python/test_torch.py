@@ -208,6 +208,7 @@ def test_a_parameter_that_was_replaced_is_noticed(url):
         (lambda m: setattr(m.head, "weight", torch.nn.Parameter(m.embed.weight + 1)),
          "head.weight"),  # not tied any more
         (lambda m: setattr(m.body, "bias", None), "body.bias"),
+        (lambda m: setattr(m, "body", copy.deepcopy(m.body)), "body.weight"),
     ]:
         model = Tied()
         with deltawire.torch.Publisher(model, url=url) as publisher:
