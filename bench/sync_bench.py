@@ -302,7 +302,7 @@ def main():
     parser.add_argument("--model", type=parse_size, default=256 * MIB)
     parser.add_argument("--large-model", type=parse_size, default=1229 * MIB)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--upkeep-steps", type=int, default=200)
+    parser.add_argument("--upkeep-steps", type=int, default=600)
     parser.add_argument("--link-steps", type=int, default=8)
     parser.add_argument("--max-object", type=parse_size, default=1024 * MIB)
     options = parser.parse_args()

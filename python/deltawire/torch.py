@@ -91,26 +91,42 @@ class Finder:
 
     def __init__(self, model: Any, prefix: str, names: Names) -> None:
         self._model, self._prefix, self._names = model, prefix, names
-        self._tables: list[dict[str, Any]] = []  # parameters, buffers, children of all modules
+        self._modules: list[torch.nn.Module] = []
         self._objects: list[Any] = []
+        self._others: list[torch.Tensor] = []  # parameters that are not in the result ...
+        self._places: list[int] = []           # ... most of them because they share memory
         self._found: dict[str, torch.Tensor] | None = None
 
     def __call__(self) -> dict[str, torch.Tensor]:
         if self._found is None or not self._is_same():
             self._found = named_tensors(self._model, prefix=self._prefix, names=self._names)
-            modules = self._model.modules() if isinstance(self._model, torch.nn.Module) else ()
-            self._tables = [table for module in modules for table in
-                            (module._parameters, module._buffers, module._modules)]
-            self._objects = self._now()
+            self._remember(self._found)
         return self._found
 
+    def _remember(self, found: dict[str, torch.Tensor]) -> None:
+        if not isinstance(self._model, torch.nn.Module):
+            return
+        self._modules = list(self._model.modules())
+        self._objects = self._now()
+        known, taken = set(map(id, self._objects)), set(map(id, found.values()))
+        if not taken <= known:  # a hook makes tensors for a state_dict, perhaps each time
+            self._modules = []
+        self._others = [item for item in self._objects
+                        if isinstance(item, torch.nn.Parameter)
+                        and id(item) not in taken and not is_sharded(item)]
+        self._places = [tensor.data_ptr() for tensor in self._others]
+
     def _now(self) -> list[Any]:
-        return [item for table in self._tables for item in table.values()]
+        """All objects of the model, in order. A state_dict would take several times longer."""
+        return [item for module in self._modules
+                for table in (module._parameters, module._buffers, module._modules)
+                for item in table.values()]
 
     def _is_same(self) -> bool:
         objects = self._now()
-        return len(objects) == len(self._objects) and all(
-            map(operator.is_, objects, self._objects))
+        return (len(objects) == len(self._objects)
+                and all(map(operator.is_, objects, self._objects))
+                and [tensor.data_ptr() for tensor in self._others] == self._places)
 
 
 class Publisher:

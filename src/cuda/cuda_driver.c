@@ -62,7 +62,7 @@ static const char *find_functions(dw_cuda_driver *d)
     return NULL;
 }
 
-void dw_cuda_driver_unload(dw_cuda_driver *driver)
+static void unload(dw_cuda_driver *driver)
 {
     if (driver->library)
         dlclose(driver->library);
@@ -89,7 +89,7 @@ dw_status dw_cuda_driver_load(dw_cuda_driver *out, const char *name, dw_error *e
         status = dw_cuda_check(out, out->driver_version(&out->version), NULL,
                                "read the version of the CUDA driver", err);
     if (status != DW_OK)
-        dw_cuda_driver_unload(out);
+        unload(out);
     return status;
 }
 

@@ -110,7 +110,6 @@ typedef struct dw_cuda_driver {
 /* Loads the driver of that name and starts it. DW_NOT_FOUND if the library or a device is
  * missing, DW_UNSUPPORTED if it is too old and lacks a function. */
 dw_status dw_cuda_driver_load(dw_cuda_driver *out, const char *name, dw_error *err);
-void dw_cuda_driver_unload(dw_cuda_driver *driver);
 
 /* The driver of this process: loaded at the first call that succeeds, and kept. */
 dw_status dw_cuda_driver_get(const dw_cuda_driver **out, dw_error *err);

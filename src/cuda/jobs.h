@@ -43,8 +43,7 @@ typedef struct dw_cuda_digest_job {
 /* A block of a tensor is cut into strips, a strip into cells. A cell is what a thread
  * compares at once: 8 elements of 1 or 2 bytes, 4 of 4, 2 of 8. */
 #define DW_CUDA_CELLS             1024u
-#define DW_CUDA_STRIPS            128u  /* of a whole block */
-#define DW_CUDA_STRIP_ELEMS       8192u /* at most */
+#define DW_CUDA_STRIPS            128u /* of a whole block */
 #define DW_CUDA_CELL_ELEMS(width) ((width) <= 2 ? 8u : 16u / (width))
 
 typedef struct dw_cuda_tensor {

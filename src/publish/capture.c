@@ -72,10 +72,11 @@ dw_status dw_captures_hold(dw_publisher *p, const dw_publish_note *note, dw_erro
 {
     dw_captures *c = &p->captures;
     dw_status status = DW_OK;
+    c->is_restart = p->baseline.is_broken;
     for (size_t i = 0; status == DW_OK && i < c->n; i++) {
         const dw_captured_device *item = &c->items[i];
         status = item->device->ops->capture_hold(
-            item->capture, stream_of(note, item->device), p->baseline.is_broken, err);
+            item->capture, stream_of(note, item->device), c->is_restart, err);
     }
     c->is_held = status == DW_OK;
     c->moves = p->baseline.n_moves;

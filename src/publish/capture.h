@@ -32,6 +32,7 @@ typedef struct dw_captures {
     size_t *number;     /* [pieces.cut.n] and its number there */
     bool is_held;       /* the job under way was compared with ... */
     uint64_t moves;     /* ... the baseline as it was then */
+    bool is_restart;    /* the caller waits until all weights were read once more */
     size_t group_first; /* the piece that a group begins with */
 } dw_captures;
 

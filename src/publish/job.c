@@ -259,10 +259,11 @@ static void examine_baseline(dw_publisher *p)
 }
 
 /* Whether the version is a restart, and the caller waits until it has read the weights on
- * devices. */
+ * devices. Not if the baseline became broken after the caller went on. */
 static bool restarts_held(const dw_publisher *p)
 {
-    return p->captures.is_held && p->baseline.is_broken && !p->commits.in_doubt;
+    return p->captures.is_held && p->captures.is_restart && p->baseline.is_broken &&
+           !p->commits.in_doubt;
 }
 
 /* Waits until the weights on devices were read. */

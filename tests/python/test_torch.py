@@ -209,12 +209,38 @@ def test_a_parameter_that_was_replaced_is_noticed(url):
          "head.weight"),  # not tied any more
         (lambda m: setattr(m.body, "bias", None), "body.bias"),
         (lambda m: setattr(m, "body", copy.deepcopy(m.body)), "body.weight"),
+        (lambda m: setattr(m.body, "_parameters", dict(copy.deepcopy(m.body)._parameters)),
+         "body.weight"),
     ]:
         model = Tied()
         with deltawire.torch.Publisher(model, url=url) as publisher:
             replace(model)
             with pytest.raises(RuntimeError, match=name):
                 publisher.publish()
+
+
+def test_parameters_that_share_memory_no_longer_are_noticed(url):
+    model = torch.nn.ModuleList([torch.nn.Linear(8, 8, bias=False) for _ in range(2)])
+    model[1].weight.data = model[0].weight.data
+    with deltawire.torch.Publisher(model, url=url) as publisher:
+        publisher.publish()
+        model[1].weight.data = model[0].weight.data.clone()
+        with pytest.raises(RuntimeError, match="1.weight"):
+            publisher.publish()
+
+
+def test_tensors_that_a_hook_makes_are_followed(url):
+    model = torch.nn.Linear(8, 8, bias=False)
+    model.register_state_dict_post_hook(
+        lambda module, state, prefix, _: state.update(
+            {prefix + "merged": module.weight.detach() * 2}))
+    with deltawire.torch.Publisher(model, url=url, dtype=None) as publisher:
+        for _ in range(2):
+            with torch.no_grad():
+                model.weight.add_(1)
+            report = publisher.wait(publisher.publish())
+            assert report.state == dw.digest(
+                {name: tensor.detach() for name, tensor in model.state_dict().items()}).state
 
 
 def test_a_buffer_that_was_replaced_is_followed(url):

@@ -9,6 +9,7 @@
 
 #include "cuda/fake.h"
 #include "cuda/publish_suite.h"
+#include "publish/publisher.h"
 
 static void assert_status(dw_status status, const dw_error *err)
 {
@@ -294,6 +295,76 @@ static void test_hold_does_not_wait(void **state)
     suite_free(&s);
 }
 
+/* ---- a baseline that breaks while a publish is under way ---- */
+
+static const dw_device_ops *true_ops;
+static dw_publisher *doubted;
+
+/* Upkeep doubts the baseline right after the weights were held. */
+static dw_status hold_and_doubt(dw_device_capture *capture, void *stream, bool is_careful,
+                                dw_error *err)
+{
+    dw_status status = true_ops->capture_hold(capture, stream, is_careful, err);
+    pthread_mutex_lock(&doubted->lock);
+    doubted->upkeep.doubt = DW_CORRUPT;
+    pthread_mutex_unlock(&doubted->lock);
+    return status;
+}
+
+static void damage_baseline(dw_publisher *p, const char *name)
+{
+    for (size_t t = 0; t < p->pieces.n_table; t++)
+        if (strcmp(p->pieces.table[t].name, name) == 0)
+            ((uint8_t *)p->baseline.data[t])[2 * 50 + 1] ^= 0x40; /* an exponent */
+}
+
+/* A version does not decode, which is noticed when the next publish has returned. That
+ * one must not become a restart: it would read weights that the trainer writes. */
+static void test_broken_after_hold(void **state)
+{
+    (void)state;
+    suite s;
+    dw_error err = {0};
+    dw_publish_report report;
+    suite_make(&s, 1, &fake_image, 9001, "broken");
+    stores_open(&s);
+    dw_publish_options options = suite_options(&s);
+    options.sweep_every = options.folds[0] = options.anchor_every = 0;
+    options.anchor_factor = 0;
+    assert_status(suite_place_all(&s, &err), &err);
+    assert_status(suite_write(&s, false, &err), &err);
+    assert_status(suite_wait(&s, &err), &err);
+    assert_status(dw_publisher_open(&s.publishers[0], s.used, s.live, SUITE_TENSORS,
+                                    &options, &err),
+                  &err);
+    suite_change(&s, 10);
+    assert_status(suite_commit(&s, &report, &err), &err);
+    assert_status(dw_publisher_drain(s.publishers[0], &err), &err);
+    damage_baseline(s.publishers[0], s.truth[0].name);
+    suite_change(&s, 10);
+    assert_status(suite_commit(&s, &report, &err), &err); /* does not decode */
+    assert_status(dw_publisher_drain(s.publishers[0], &err), &err);
+
+    dw_device_ops ops = *s.devices[0]->ops;
+    true_ops = s.devices[0]->ops;
+    doubted = s.publishers[0];
+    ops.capture_hold = hold_and_doubt;
+    s.devices[0]->ops = &ops;
+    suite_change(&s, 10);
+    assert_int_equal(suite_commit(&s, &report, &err), DW_STALE);
+    s.devices[0]->ops = true_ops;
+    assert_status(suite_commit(&s, &report, &err), &err);
+    assert_true(report.restarted);
+    assert_true(suite_follows(&s));
+    suite_change(&s, 10);
+    assert_status(suite_commit(&s, &report, &err), &err);
+    assert_false(report.restarted);
+    assert_true(suite_follows(&s));
+    suite_close(&s);
+    suite_free(&s);
+    stores_close(&s);
+}
+
 /* The memory cannot be had: the driver's words, and what to do. */
 static void test_no_memory(void **state)
 {
@@ -367,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_open_faults),
         cmocka_unit_test(test_hold_does_not_wait),
+        cmocka_unit_test(test_broken_after_hold),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_refusals),
     };
