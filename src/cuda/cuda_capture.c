@@ -133,6 +133,7 @@ dw_status dw_cuda_capture_hold(dw_device_capture *c, void *stream, bool is_caref
     dw_status status = dw_cuda_enter(c->cuda, err);
     if (status == DW_OK) {
         status = hold(c, stream, is_careful || c->is_careful, err);
+        dw_cuda_drain(c->cuda, status);
         dw_cuda_leave(c->cuda);
     }
     return status;

@@ -457,13 +457,13 @@ static dw_status check_quantized(const dw_stream *s, const dw_stream_spec *spec,
         return dw_fail(
             err, DW_MISMATCH, url,
             "the stream is quantised as %s, %s, these weights would be quantised %s: %s "
-            "`from_f32`, or publish to another URL",
+            "`quantize.from_f32`, or publish to another URL",
             there->scheme, describe_rounding(there).text, describe_rounding(asked).text,
             strcmp(there->rounded, "none") == 0 ? "add" : "drop");
     if (strcmp(there->scales, asked->scales) != 0)
         return dw_fail(err, DW_MISMATCH, url,
                        "the scales of the stream are %s, those of these weights would be "
-                       "%s: %s `sticky`, or publish to another URL",
+                       "%s: %s `quantize.sticky`, or publish to another URL",
                        there->scales[0] ? there->scales : "new in each version",
                        asked->scales[0] ? asked->scales : "new in each version",
                        there->scales[0] ? "add" : "drop");

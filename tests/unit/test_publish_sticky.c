@@ -303,7 +303,8 @@ static void test_refused(void **state)
         quant.sticky = !sticky;
         assert_fails(dw_publisher_open(&p, store, m.tensors, N_SOURCE, &options, &err),
                      DW_MISMATCH, &err);
-        assert_non_null(strstr(err.text, sticky ? "add `sticky`" : "drop `sticky`"));
+        assert_non_null(strstr(err.text, sticky ? "add `quantize.sticky`"
+                                                : "drop `quantize.sticky`"));
         options.first = DW_FIRST_FORK;
         options.fork_store = store;
         options.fork_version = DW_NEWEST;
