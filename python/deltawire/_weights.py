@@ -167,8 +167,8 @@ class Weights:
 
     def _check_places(self) -> None:
         """The library reads what was there when the publisher was made. A view at the same
-        address may have another order of elements. One expression for all: this is most of the
-        time of a publish."""
+        address may have another order of elements. One expression for all, because this takes
+        most of the time of publish()."""
         same = [t.data_ptr() == at and t.is_contiguous() and t.numel() == n and t.dtype is dtype
                 for t, (at, n, dtype) in zip(self._read_now(), self._places)]
         if not all(same):

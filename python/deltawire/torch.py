@@ -109,8 +109,8 @@ class Finder:
         self._modules = list(self._model.modules())
         self._objects = self._now()
         known, taken = set(map(id, self._objects)), set(map(id, found.values()))
-        if not taken <= known:  # a hook makes tensors for a state_dict, perhaps each time
-            self._modules = []
+        if not taken <= known:  # a hook makes tensors for a state_dict, perhaps each time:
+            self._modules = []  # so the next call does not find the same objects
         self._others = [item for item in self._objects
                         if isinstance(item, torch.nn.Parameter)
                         and id(item) not in taken and not is_sharded(item)]

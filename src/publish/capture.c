@@ -72,11 +72,10 @@ dw_status dw_captures_hold(dw_publisher *p, const dw_publish_note *note, dw_erro
 {
     dw_captures *c = &p->captures;
     dw_status status = DW_OK;
-    c->is_restart = p->baseline.is_broken;
     for (size_t i = 0; status == DW_OK && i < c->n; i++) {
         const dw_captured_device *item = &c->items[i];
         status = item->device->ops->capture_hold(
-            item->capture, stream_of(note, item->device), c->is_restart, err);
+            item->capture, stream_of(note, item->device), p->baseline.is_broken, err);
     }
     c->is_held = status == DW_OK;
     c->moves = p->baseline.n_moves;
@@ -97,10 +96,14 @@ dw_status dw_captures_wait(dw_publisher *p, dw_error *err)
     return status;
 }
 
+bool dw_captures_are_current(const dw_publisher *p)
+{
+    return p->captures.is_held && p->captures.moves == p->baseline.n_moves;
+}
+
 dw_status dw_captures_check(const dw_publisher *p, dw_error *err)
 {
-    const dw_captures *c = &p->captures;
-    if (c->n == 0 || (c->is_held && c->moves == p->baseline.n_moves))
+    if (p->captures.n == 0 || dw_captures_are_current(p))
         return DW_OK;
     return dw_fail(
         err, DW_STALE, dw_store_url(p->store),

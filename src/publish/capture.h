@@ -32,7 +32,6 @@ typedef struct dw_captures {
     size_t *number;     /* [pieces.cut.n] and its number there */
     bool is_held;       /* the job under way was compared with ... */
     uint64_t moves;     /* ... the baseline as it was then */
-    bool is_restart;    /* the caller waits until all weights were read once more */
     size_t group_first; /* the piece that a group begins with */
 } dw_captures;
 
@@ -44,7 +43,9 @@ void dw_captures_close(dw_captures *captures);
 dw_status dw_captures_hold(dw_publisher *p, const dw_publish_note *note, dw_error *err);
 /* Waits until the weights were compared, if they are held. */
 dw_status dw_captures_wait(dw_publisher *p, dw_error *err);
-/* DW_STALE if the weights were not compared with the baseline as it is now. */
+/* Whether the weights were compared with the baseline as it is now. */
+bool dw_captures_are_current(const dw_publisher *p);
+/* DW_STALE if they were not. */
 dw_status dw_captures_check(const dw_publisher *p, dw_error *err);
 dw_status dw_captures_encode(dw_publisher *p, dw_error *err);
 /* What was encoded, for the pieces from FIRST on. Good until the next call. */

@@ -262,8 +262,7 @@ static void examine_baseline(dw_publisher *p)
  * devices. Not if the baseline became broken after the caller went on. */
 static bool restarts_held(const dw_publisher *p)
 {
-    return p->captures.is_held && p->captures.is_restart && p->baseline.is_broken &&
-           !p->commits.in_doubt;
+    return dw_captures_are_current(p) && p->baseline.is_broken && !p->commits.in_doubt;
 }
 
 /* Waits until the weights on devices were read. */
