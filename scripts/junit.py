@@ -1,10 +1,16 @@
 #!/usr/bin/env python3
-"""Sums up a JUnit file of ctest or pytest: prints 'PASSED FAILED SKIPPED' on stdout, and
-on stderr the failed and skipped tests by name with the end of their output. Appends the
-failed tests to a second file, with less of their output.
+"""Sums up JUnit files of ctest or pytest.
 
-    junit.py JUNIT-FILE FAILURES-FILE
+    junit.py failed JUNIT-FILE
+    junit.py sum JUNIT-FILE SECOND-FILE FAILURES-FILE FLAKY-FILE
+
+`failed` prints the names of the failed tests, a line each. `sum` prints 'PASSED FAILED
+SKIPPED' on stdout, and on stderr the failed and skipped tests with the end of their output.
+SECOND-FILE, if it exists, is from another run of those that failed: a test that passed
+there has passed, and its name is appended to FLAKY-FILE. The failed tests are appended to
+FAILURES-FILE, with less of their output.
 """
+import os
 import sys
 import xml.etree.ElementTree as xml
 
@@ -21,27 +27,54 @@ def outcome(case):
     return "failed" if by_ctest and not meant else "skipped"
 
 
+def name(case):
+    # pytest's class names the file, ctest's repeats the name
+    return ".".join(dict.fromkeys((case.get("classname"), case.get("name"))))
+
+
 def last_lines(case, n):
     said = [case.findtext(tag) or "" for tag in ("failure", "error", "skipped", "system-out")]
     return "\n".join(said).strip().splitlines()[-n:]
 
 
 def show(result, case, lines, file):
-    # pytest's class names the file, ctest's repeats the name
-    names = dict.fromkeys((case.get("classname"), case.get("name")))
-    print(f"   {result}: {'.'.join(names)}", file=file)
+    print(f"   {result}: {name(case)}", file=file)
     for line in last_lines(case, lines):
         print(f"   | {line}", file=file)
 
 
-counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
-with open(sys.argv[2], "a", encoding="utf-8") as failures:
-    for case in xml.parse(sys.argv[1]).iter("testcase"):
-        result = outcome(case)
-        counts[result] += 1
+def outcomes(path):
+    """The worst outcome of each name: pytest lists an error at the end of a test separately."""
+    found = {}
+    for case in xml.parse(path).iter("testcase"):
+        if found.get(name(case)) != "failed":
+            found[name(case)] = outcome(case)
+    return found
+
+
+def sum_up(first, second, failures_file, flaky_file):
+    again = outcomes(second) if os.path.exists(second) else {}
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    with open(failures_file, "a", encoding="utf-8") as failures, \
+            open(flaky_file, "a", encoding="utf-8") as flaky:
+        for case in xml.parse(first).iter("testcase"):
+            result = outcome(case)
+            if result == "failed" and again.get(name(case)) == "passed":
+                result = "passed"
+                print(name(case), file=flaky)
+                show("failed once, passed alone", case, 25, sys.stderr)
+            counts[result] += 1
+            if result == "failed":
+                show(result, case, 25, sys.stderr)
+                show(result, case, 12, failures)
+            elif result == "skipped":
+                show(result, case, 1, sys.stderr)
+    print(*counts.values())
+
+
+if sys.argv[1] == "failed":
+    for test, result in outcomes(sys.argv[2]).items():
         if result == "failed":
-            show(result, case, 25, sys.stderr)
-            show(result, case, 12, failures)
-        elif result == "skipped":
-            show(result, case, 1, sys.stderr)
-print(*counts.values())
+            print(test)
+else:
+    sum_up(*sys.argv[2:])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every target that `make help` lists, as small as possible. The log of each is
 # build/targets/NAME.log; the last line is 'N passed, N failed', and ', N skipped' if
-# some were.
+# some were. A target that fails is run once more; if it passes then, it is called flaky.
 #
 #     scripts/test-targets.sh [TARGET...]
 #
@@ -68,11 +68,21 @@ run() { # TARGET
 targets=("$@")
 [ $# -gt 0 ] || mapfile -t targets < <(make help | awk '{ print $2 }')
 passed=0 failed=0 skipped=0
+try() { # TARGET
+    local status=0
+    (run "$1") >"$logs/$1.log" 2>&1 </dev/null || status=$?
+    # make ends with 2, whatever the status of the command that failed
+    [ $status -ne 2 ] || ! grep -q '^make: .* Error 77$' "$logs/$1.log" || status=77
+    return $status
+}
+
 for target in "${targets[@]}"; do
     status=0 began=$SECONDS
-    (run "$target") >"$logs/$target.log" 2>&1 </dev/null || status=$?
-    # make ends with 2, whatever the status of the command that failed
-    [ $status -ne 2 ] || ! grep -q '^make: .* Error 77$' "$logs/$target.log" || status=77
+    try "$target" || status=$?
+    if [ $status -ne 0 ] && [ $status -ne 77 ]; then
+        tail -n 25 "$logs/$target.log" | sed 's/^/   | /'
+        try "$target" && { status=0; echo "flaky: make $target"; }
+    fi
     case $status in
     0) passed=$((passed + 1)) outcome=passed ;;
     77) skipped=$((skipped + 1)) outcome=$(grep '^skipped: ' "$logs/$target.log") ;;

@@ -8,9 +8,10 @@
 # `peers` installs gigabytes, so `all` includes it only if DW_TEST_PEERS is set. The
 # Python stages install PyTorch and transformers (1.3 GB, once), unless DW_TEST_TORCH=0.
 # Every stage runs, even if earlier ones failed. A stage that cannot be built or started
-# counts as one failed test. At the end the failed tests are shown once more. The last
-# line is 'N passed, N failed', and ', N skipped' if some were; the exit status is 0 if
-# none failed.
+# counts as one failed test. A test that fails is run once more, by itself: if it passes
+# then, it has passed, and the end names it as `flaky`. At the end there are also the times
+# of the stages and the failed tests once more. The last line is 'N passed, N failed', and
+# ', N skipped' if some were; the exit status is 0 if none failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +22,7 @@ at_once=$((jobs + 2)) # tests of ctest: they mostly wait
 passed=0 failed=0 skipped=0
 with=() # the prefix of a stage's commands: env with variables, or nothing
 failures=$(mktemp) # the failed tests of all stages, with the end of their output
+flaky=$(mktemp)    # tests that failed, and passed when they ran alone
 
 # The sanitizers of current distributions sometimes fail if the kernel randomizes 32
 # bits of addresses, so that is turned off; not every container allows it.
@@ -47,14 +49,18 @@ broken() { # LOG WHAT
     tally 0 1 0
 }
 
-tally_junit() { # JUNIT LOG EXIT-STATUS
+failed_tests() { # JUNIT
+    [ ! -e "$1" ] || python3 scripts/junit.py failed "$1"
+}
+
+tally_junit() { # JUNIT OF-THE-SECOND-RUN LOG EXIT-STATUS
     local counted p=0 f=0 s=0
-    if [ -e "$1" ] && counted=$(python3 scripts/junit.py "$1" "$failures" 2>&4); then
+    if [ -e "$1" ] && counted=$(python3 scripts/junit.py sum "$1" "$2" "$failures" "$flaky" 2>&4); then
         read -r p f s <<<"$counted"
     fi
     # If a runner failed without a failed test, it has not run all tests.
-    if [ $((p + f + s)) -eq 0 ] || { [ "$3" -ne 0 ] && [ "$f" -eq 0 ]; }; then
-        broken "$2" "the tests did not run"
+    if [ $((p + f + s)) -eq 0 ] || { [ "$4" -ne 0 ] && [ -z "$(failed_tests "$1")" ]; }; then
+        broken "$3" "the tests did not run"
     else
         tally "$p" "$f" "$s"
     fi
@@ -72,19 +78,27 @@ build() { # PRESET DIR
     }
 }
 
+ctest_into() { # DIR NAME CTEST-ARGUMENT...
+    local dir=$1 name=$2
+    shift 2
+    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" --no-tests=error "$@" \
+        --output-junit "$PWD/$dir/$name.xml" >"$dir/$name.log" 2>&1
+}
+
 run_ctest() { # DIR CTEST-ARGUMENT...
-    local dir=$1 status=0
+    local dir=$1 status=0 names
     shift
-    rm -f "$dir/ctest.xml"
-    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" -j "$at_once" --no-tests=error "$@" \
-        --output-junit "$PWD/$dir/ctest.xml" >"$dir/ctest.log" 2>&1 || status=$?
-    tally_junit "$dir/ctest.xml" "$dir/ctest.log" $status
+    rm -f "$dir/ctest.xml" "$dir/again.xml"
+    ctest_into "$dir" ctest -j "$at_once" "$@" || status=$?
+    names=$(failed_tests "$dir/ctest.xml" | sed 's/[].[*+?(){}|^$\\]/\\&/g' | paste -sd '|')
+    [ -z "$names" ] || ctest_into "$dir" again -R "^($names)\$" || true
+    tally_junit "$dir/ctest.xml" "$dir/again.xml" "$dir/ctest.log" $status
 }
 
 run_pytest() { # PYTEST-ARGUMENT...
     local out=build/pytest venv status=0
     mkdir -p $out
-    rm -f $out/junit.xml
+    rm -rf $out/*.xml $out/cache
     # PyTorch is large: DW_TEST_TORCH=0 leaves it out, and skips tests that need it
     local extra=${python_with-torch}
     [ "$extra" != torch ] || [ "${DW_TEST_TORCH:-1}" != 0 ] || extra=
@@ -93,6 +107,15 @@ run_pytest() { # PYTEST-ARGUMENT...
         broken $out/venv.log "no Python environment"
         return
     }
+    pytest_into junit "$@" || status=$?
+    # The cache of the first run names what failed; `--lf` also runs what could not be read.
+    [ -z "$(failed_tests $out/junit.xml)" ] || pytest_into again --lf --lfnf=none "$@" || true
+    tally_junit $out/junit.xml $out/again.xml $out/junit.log $status
+}
+
+pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
+    local name=$1
+    shift
     DELTAWIRE=$PWD/build/deltawire DW_LIB=$PWD/build/libdeltawire.so \
         DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_AGENT_DRIVER=$PWD/build/tests/agent_driver \
@@ -100,9 +123,8 @@ run_pytest() { # PYTEST-ARGUMENT...
         DW_QWEN_SAMPLE=$PWD/build/examples/wordle/qwen-sample \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
-        "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q -p no:cacheprovider \
-        --junitxml=$out/junit.xml "$@" >$out/pytest.log 2>&1 || status=$?
-    tally_junit $out/junit.xml $out/pytest.log $status
+        "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
+        -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1
 }
 
 # From here to stop_server the tests use that server. Returns false if there is none,
@@ -135,7 +157,7 @@ stop_server() {
     rm -rf "$server_dir"
     server='' server_dir='' with=()
 }
-trap 'stop_server; rm -rf "$failures" ${memory:+"$memory"}' EXIT
+trap 'stop_server; rm -rf "$failures" "$flaky" ${memory:+"$memory"}' EXIT
 trap 'exit 130' INT TERM HUP
 
 # The sanitizers look for faults of memory and threads. Half of the time would go to
@@ -256,6 +278,7 @@ stage_fuzz() {
 run_script() { # LOG SCRIPT
     mkdir -p "$(dirname "$1")"
     "$2" >"$1" 2>&1 || true
+    sed -n 's/^flaky: //p' "$1" >>"$flaky"
     if [[ $(tail -n 1 "$1") =~ ^([0-9]+)' passed, '([0-9]+)' failed'(', '([0-9]+)' skipped')?$ ]]; then
         [ "${BASH_REMATCH[2]}" -eq 0 ] || failed_so "see $1" "$1"
         tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:-0}"
@@ -276,11 +299,15 @@ stage_targets() {
 
 [ $# -gt 0 ] ||
     set -- release cli python package servers docs asan tsan fuzz neon ${DW_TEST_PEERS:+peers} targets
+times=''
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
     started=$SECONDS
     "stage_$stage" || true # it is in the counts
+    times+="$stage $((SECONDS - started)), "
 done
 [ $failed -eq 0 ] || { echo "== failed"; cat "$failures"; }
+echo "== seconds: ${times}all $SECONDS"
+sed 's/^/flaky: /' "$flaky"
 counts $passed $failed $skipped
 [ $failed -eq 0 ]

@@ -1,3 +1,4 @@
+/* labels: single */
 /* The reader of JSON: jansson must agree on what is valid, and hostile texts are refused
  * before memory is allocated for them. */
 #include <setjmp.h>
