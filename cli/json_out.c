@@ -49,7 +49,7 @@ void cli_json_real(json_t *object, const char *key, double v)
     json_object_set_new(object, key, isfinite(v) ? json_real(v) : json_null());
 }
 
-#define DUMP_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(6))
+#define DUMP_FLAGS (JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6))
 
 json_t *cli_json_error(const dw_error *err)
 {

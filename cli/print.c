@@ -2,7 +2,8 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdbool.h>
+
+#include "base/text.h"
 
 const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n)
 {
@@ -32,23 +33,14 @@ const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes)
     return out;
 }
 
-/* U+0080 to U+009F in UTF-8: a terminal takes them for escape sequences. */
-static bool is_c1(const unsigned char *text)
-{
-    return text[0] == 0xc2 && text[1] >= 0x80 && text[1] <= 0x9f;
-}
-
 void cli_print_text(FILE *out, const char *text)
 {
-    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        if (is_c1(at)) {
-            fprintf(out, "\\x%02x\\x%02x", at[0], at[1]);
-            at++;
-        } else if (*at < 0x20 || *at == 0x7f) {
-            fprintf(out, "\\x%02x", *at);
-        } else {
-            fputc(*at, out);
-        }
+    while (*text) {
+        size_t n = dw_text_unshown(text);
+        if (n == 0)
+            fputc((unsigned char)*text++, out);
+        for (; n > 0; n--)
+            fprintf(out, "\\x%02x", (unsigned char)*text++);
     }
 }
 

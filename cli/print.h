@@ -13,8 +13,8 @@ const char *cli_format_count(char out[CLI_NUMBER_SIZE], uint64_t n);
 /* "33.6 MB", decimal units. Returns OUT. */
 const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
 
-/* Prints text from outside, with control characters, C1 included, as \xNN: a name must
- * not control the terminal. */
+/* Prints text from outside, with the bytes of characters that are not shown (base/text.h)
+ * as \xNN: a name must not control the terminal, nor look like another. */
 void cli_print_text(FILE *out, const char *text);
 
 /* Prints the line "deltawire: WHERE: TEXT" on stderr, or "deltawire: TEXT" if WHERE is

@@ -289,7 +289,8 @@ void dw_status_write(dw_writer *out, const dw_report *report, int64_t now_ms,
     set_count(o, "history_seq", report->history.sequence);
     set(o, "history", history_json(report, since, &failed));
     if (failed || json_dump_callback(o.json, write_json, out,
-                                     JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0)
+                                     JSON_COMPACT | JSON_ENSURE_ASCII |
+                                         JSON_REAL_PRECISION(9)) != 0)
         out->failed = true;
     json_decref(o.json);
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* Leaves room in dw_error.text for the fault itself, even with every byte escaped. */
 #define MAX_QUOTED_NAME 120
 
@@ -59,30 +61,20 @@ static size_t whole_characters(const char *text, size_t n)
     return n - lead < n_more ? lead - 1 : n;
 }
 
-/* Whether a terminal would act on the byte: ASCII's control characters, and C2 80 to C2
- * 9F in UTF-8. PREVIOUS is the byte before. */
-static bool is_control(unsigned char previous, unsigned char c, unsigned char next)
-{
-    bool c1 = (c == 0xc2 && next >= 0x80 && next <= 0x9f) ||
-              (previous == 0xc2 && c >= 0x80 && c <= 0x9f);
-    return c < 0x20 || c == 0x7f || c1;
-}
-
-/* Copies FROM with control characters as \xNN; cuts at a whole character. */
+/* Copies FROM with the bytes of characters that are not shown as \xNN; cuts at a whole
+ * character. */
 static void copy_escaped(char *to, size_t size, const char *from)
 {
     static const char hex[] = "0123456789abcdef";
     size_t n = 0;
-    unsigned char previous = 0, c = 0;
-    for (; *from; from++) {
-        previous = c;
-        c = (unsigned char)*from;
-        bool plain = !is_control(previous, c, (unsigned char)from[1]);
-        if (n + (plain ? 1 : 4) >= size)
+    while (*from) {
+        size_t n_escaped = dw_text_unshown(from);
+        if (n + (n_escaped > 0 ? 4 * n_escaped : 1) >= size)
             break;
-        if (plain) {
-            to[n++] = (char)c;
-        } else {
+        if (n_escaped == 0)
+            to[n++] = *from++;
+        for (; n_escaped > 0; n_escaped--, from++) {
+            const unsigned char c = (unsigned char)*from;
             to[n++] = '\\';
             to[n++] = 'x';
             to[n++] = hex[c >> 4];

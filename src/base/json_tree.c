@@ -22,6 +22,7 @@ typedef struct parser {
     size_t n_text;
     size_t at;
     unsigned depth;
+    bool python;    /* takes the numbers that Python's json module writes */
     dw_json *nodes; /* NULL: nothing is built, values are only counted */
     char *copy;     /* if set, it is TEXT, and writable */
     size_t n_total; /* nodes of the whole tree */
@@ -258,8 +259,11 @@ static bool parse_number(parser *p)
         if (skip_digits(p) == 0)
             return fail(p, "a number is not valid JSON");
     }
-    if (kind == INTEGER && !fits_integer(digits, n, negative))
-        return fail(p, "an integer beyond 64 bits");
+    if (kind == INTEGER && !fits_integer(digits, n, negative)) {
+        if (!p->python)
+            return fail(p, "an integer beyond 64 bits");
+        kind = REAL;
+    }
     return add_node(p, kind, start);
 }
 
@@ -268,8 +272,10 @@ static bool parse_word(parser *p)
     static const struct {
         const char *text;
         enum kind kind;
-    } words[] = {{"null", NULL_}, {"true", BOOL}, {"false", BOOL}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    } words[] = {{"null", NULL_}, {"true", BOOL},     {"false", BOOL},
+                 {"NaN", REAL},   {"Infinity", REAL}, {"-Infinity", REAL}};
+    const size_t n_words = p->python ? 6 : 3;
+    for (size_t i = 0; i < n_words; i++) {
         size_t n = strlen(words[i].text);
         if (p->n_text - p->at >= n && memcmp(p->text + p->at, words[i].text, n) == 0) {
             p->at += n;
@@ -376,6 +382,11 @@ static bool parse_container(parser *p, enum kind kind)
     return kind == ARRAY || !p->nodes || check_keys(p, &p->nodes[node], n);
 }
 
+static bool is_minus_infinity(const parser *p)
+{
+    return p->python && p->n_text - p->at >= 2 && p->text[p->at + 1] == 'I';
+}
+
 static bool parse_value(parser *p)
 {
     char c = peek_token(p);
@@ -383,7 +394,8 @@ static bool parse_value(parser *p)
         return parse_container(p, c == '{' ? OBJECT : ARRAY);
     if (c == '"')
         return parse_string(p);
-    return c == '-' || (c >= '0' && c <= '9') ? parse_number(p) : parse_word(p);
+    const bool is_number = (c >= '0' && c <= '9') || (c == '-' && !is_minus_infinity(p));
+    return is_number ? parse_number(p) : parse_word(p);
 }
 
 /* ---- documents ---- */
@@ -407,10 +419,11 @@ static dw_status fail_parse(const parser *p, const char *subject, const char *pa
 
 /* Checks TEXT, except for duplicate keys, and counts its nodes. */
 static dw_status count(size_t *n_nodes, const void *text, size_t n_bytes, bool any,
-                       size_t max_units, const char *subject, const char *path,
-                       dw_error *err)
+                       bool python, size_t max_units, const char *subject,
+                       const char *path, dw_error *err)
 {
-    parser p = {.text = text, .n_text = n_bytes, .max_units = max_units};
+    parser p = {
+        .text = text, .n_text = n_bytes, .python = python, .max_units = max_units};
     if (n_bytes > DW_JSON_MAX_BYTES)
         return dw_fail(err, DW_CORRUPT, path,
                        "the %s has %zu bytes, over the limit of %u", subject, n_bytes,
@@ -427,17 +440,17 @@ dw_status dw_json_check(const void *text, size_t n_bytes, bool any, size_t max_v
                         const char *subject, const char *path, dw_error *err)
 {
     size_t n_nodes;
-    return count(&n_nodes, text, n_bytes, any, max_values, subject, path, err);
+    return count(&n_nodes, text, n_bytes, any, false, max_values, subject, path, err);
 }
 
-dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
-                       const char *subject, const char *path, dw_error *err)
+static dw_status read_tree(dw_json **out, const void *text, size_t n_bytes, bool python,
+                           const char *subject, const char *path, dw_error *err)
 {
     const size_t max_units = FREE_NODES + n_bytes / 4;
     size_t n_nodes = 0;
     *out = NULL;
     dw_status status =
-        count(&n_nodes, text, n_bytes, false, max_units, subject, path, err);
+        count(&n_nodes, text, n_bytes, false, python, max_units, subject, path, err);
     if (status != DW_OK)
         return status;
     dw_json *nodes = dw_alloc(n_nodes * sizeof *nodes + n_bytes + 1);
@@ -448,6 +461,7 @@ dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
     copy[n_bytes] = '\0';
     parser p = {.text = copy,
                 .n_text = n_bytes,
+                .python = python,
                 .nodes = nodes,
                 .copy = copy,
                 .n_total = n_nodes,
@@ -458,6 +472,18 @@ dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
     }
     dw_free(nodes);
     return fail_parse(&p, subject, path, err);
+}
+
+dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
+                       const char *subject, const char *path, dw_error *err)
+{
+    return read_tree(out, text, n_bytes, false, subject, path, err);
+}
+
+dw_status dw_json_read_python(dw_json **out, const void *text, size_t n_bytes,
+                              const char *subject, const char *path, dw_error *err)
+{
+    return read_tree(out, text, n_bytes, true, subject, path, err);
 }
 
 void dw_json_free(dw_json *root)

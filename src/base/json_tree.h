@@ -29,7 +29,13 @@ typedef struct dw_json {
 dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
                        const char *subject, const char *path, dw_error *err);
 
-/* The same checks and bounds, without a tree. ANY lets the text be any value. */
+/* The same for what Python's json module writes and reads: also NaN, Infinity, -Infinity
+ * and integers of any size, which are no integers for the functions below. */
+dw_status dw_json_read_python(dw_json **out, const void *text, size_t n_bytes,
+                              const char *subject, const char *path, dw_error *err);
+
+/* The same checks and bounds as dw_json_read, without a tree. ANY lets the text be any
+ * value. */
 dw_status dw_json_check(const void *text, size_t n_bytes, bool any, size_t max_values,
                         const char *subject, const char *path, dw_error *err);
 

@@ -17,11 +17,24 @@ static uint32_t code_point(const char *text, size_t n_bytes)
     return c;
 }
 
-/* Whether a terminal would act on the character instead of showing it. */
-static bool is_control(uint32_t c)
+size_t dw_text_unshown(const char *text)
 {
-    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x061c || c == 0x200e ||
-           c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+    /* Cc, Cf, Zl and Zp of Unicode 15, without the signs of Arabic, Syriac and Kaithi
+     * numbers, which are visible */
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+        {0x01, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x61c, 0x61c},
+        {0x180e, 0x180e},   {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},
+        {0xfeff, 0xfeff},   {0xfff9, 0xfffb},   {0x13430, 0x1343f}, {0x1bca0, 0x1bca3},
+        {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff},
+    };
+    const size_t n_bytes = dw_utf8_bytes(text);
+    const uint32_t c = n_bytes ? code_point(text, n_bytes) : 0;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (c >= ranges[i].first && c <= ranges[i].last)
+            return n_bytes;
+    return 0;
 }
 
 void dw_text_clean(char *out, size_t size, const char *text)
@@ -29,7 +42,7 @@ void dw_text_clean(char *out, size_t size, const char *text)
     size_t n = 0;
     while (*text) {
         const size_t n_bytes = dw_utf8_bytes(text);
-        const bool good = n_bytes > 0 && !is_control(code_point(text, n_bytes));
+        const bool good = n_bytes > 0 && dw_text_unshown(text) == 0;
         const size_t n_out = good ? n_bytes : 1;
         if (n + n_out >= size)
             break;

@@ -30,6 +30,20 @@ static bool copy_text(const char **text)
     return *text != NULL;
 }
 
+static bool note_valid(const char *text)
+{
+    return !text || (strlen(text) <= DW_MAX_NOTE && dw_utf8_valid(text));
+}
+
+static dw_status check_notes(const dw_publisher *p, const char *step, const char *notes,
+                             dw_error *err)
+{
+    if (note_valid(step) && note_valid(notes))
+        return DW_OK;
+    return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                   "step and notes must be UTF-8 of at most %d bytes", DW_MAX_NOTE);
+}
+
 static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
                               dw_error *err)
 {
@@ -50,7 +64,12 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     }
     if (!good)
         return dw_fail_memory(err, NULL);
-    if (o->has_files)
+    status = check_notes(p, o->first_step, o->first_notes, err);
+    if (status == DW_OK && !note_valid(o->base_name))
+        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                         "the name of the base must be UTF-8 of at most %d bytes",
+                         DW_MAX_NOTE);
+    if (status == DW_OK && o->has_files)
         status = dw_file_set_copy(&p->files.wanted, o->files, o->n_files, err);
     o->files = NULL;
     if (status != DW_OK)
@@ -219,11 +238,6 @@ uint64_t dw_publisher_version(dw_publisher *p)
 
 /* ---- the caller's side ---- */
 
-static bool note_valid(const char *text)
-{
-    return !text || (strlen(text) <= DW_MAX_NOTE && dw_utf8_valid(text));
-}
-
 void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
 {
     dw_options_init(note, struct_bytes, NULL, 0);
@@ -256,11 +270,10 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     *ticket = DW_TICKET_SKIPPED;
     dw_publish_note note;
     dw_status status = DW_OPTIONS_TAKE(dw_publish_note, &note, given, err);
+    if (status == DW_OK)
+        status = check_notes(p, note.step, note.notes, err);
     if (status != DW_OK)
         return status;
-    if (!note_valid(note.step) || !note_valid(note.notes))
-        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                       "step and notes must be UTF-8 of at most %d bytes", DW_MAX_NOTE);
     dw_file_set files = {0};
     if (note.has_files)
         status = dw_file_set_copy(&files, note.files, note.n_files, err);

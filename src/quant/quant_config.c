@@ -1,6 +1,6 @@
 /* config.json with a `quantization_config`.
  *
- * The member is added at the end of the text, so that every other byte stays as it is:
+ * The member is put behind the last one, and every byte of the text stays as it is:
  * numbers in particular, which a JSON library would spell in another way.
  */
 #include <stdlib.h>
@@ -121,7 +121,8 @@ static dw_status check(const void *config, size_t n_bytes, const char *path,
     static const char *const taken[] = {"quantization_config", "compression_config"};
     dw_json *root = NULL;
     dw_error fault = {0};
-    dw_status status = dw_json_read(&root, config, n_bytes, "config", path, &fault);
+    dw_status status =
+        dw_json_read_python(&root, config, n_bytes, "config", path, &fault);
     if (status == DW_NO_MEMORY)
         return dw_fail_memory(err, path);
     if (status != DW_OK)
@@ -151,7 +152,7 @@ dw_status dw_quant_config(dw_writer *out, const void *config, size_t n_bytes,
     if (status != DW_OK)
         return status;
     const char *text = config;
-    size_t end = n_bytes; /* of the members: before the last brace and its white space */
+    size_t end = n_bytes; /* of the members: before the white space and the last brace */
     while (text[end - 1] != '}')
         end--;
     for (end--; is_space(text[end - 1]);)
@@ -161,7 +162,7 @@ dw_status dw_quant_config(dw_writer *out, const void *config, size_t n_bytes,
     dw_write_text(out, "\n  \"quantization_config\": ");
     status = plan->scheme == DW_QUANT_FP8_BLOCK ? write_block_config(out, plan, err)
                                                 : write_row_config(out, plan, err);
-    dw_write_text(out, "\n}\n");
+    dw_write_bytes(out, text + end, n_bytes - end);
     if (status == DW_OK && out->failed)
         status = dw_fail_memory(err, path);
     return status;

@@ -76,6 +76,8 @@ static const char *read_name(dw_tensor *out, cursor *rest, const dw_json *value)
     memcpy(rest->text, name, n + 1);
     out->name = rest->text;
     rest->text += n + 1;
+    if (strcmp(name, "__metadata__") == 0)
+        return "has the name '__metadata__', which safetensors keeps for itself";
     if (is_slice_name(out->name))
         return "has a name that ends as those of slices do, in [DIGITS:DIGITS]";
     return NULL;

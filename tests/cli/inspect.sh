@@ -37,6 +37,8 @@ prints '\\x1b\[31mred' deltawire inspect evil.safetensors --tensors
 make_checkpoint c1.safetensors '{"\u009b31mred\u0085 \u00a0\u00e9": [1]}'
 prints '\\xc2\\x9b31mred\\xc2\\x85 '$'\u00a0\u00e9' \
     deltawire inspect c1.safetensors --tensors
+make_checkpoint turned.safetensors '{"a\u202ethgiew.\u2066b": [1]}'
+prints 'a\\xe2\\x80\\xaethgiew\.\\xe2\\x81\\xa6b' deltawire inspect turned.safetensors --tensors
 
 it "reports that an apply is pending"
 deltawire inspect run/base >out.txt

@@ -33,6 +33,20 @@ it "prints no control characters"
 publish_step "$url" 1 --notes "$(printf 'red \033[31m')"
 prints 'red \\x1b\[31m' deltawire log "$url" -n 1
 
+it "prints no marks that change the direction of text or hide it"
+deltawire publish "$store/turned" run/base --quiet --notes $'safe\u202egpj.exe \u2066\u200bend' --step $'2\u202e' >/dev/null
+deltawire log "$store/turned" -n 1 >out.txt
+deltawire status "$store/turned" >>out.txt
+deltawire log "$store/turned" -n 1 --json >out.json
+fails 6 'no\\xe2\\x80\\xaefile' deltawire inspect $'no\u202efile'
+grep -qF 'safe\xe2\x80\xaegpj.exe \xe2\x81\xa6\xe2\x80\x8bend' out.txt
+holds 'o["versions"][0]["notes"] == "safe\u202egpj.exe \u2066\u200bend"' <out.json
+python3 - <<'END'
+for name in "out.txt", "out.json":
+    text = open(name, encoding="utf-8").read()
+    assert all(c == "\n" or c.isprintable() for c in text), ascii(text)
+END
+
 it "keeps its columns if a step has a long name"
 long=$store/long
 deltawire publish "$long" run/base --step 'checkpoint-of-a-very-long-run-2026' --quiet >/dev/null

@@ -31,6 +31,9 @@ static void test_control_bytes_are_escaped(void **state)
     dw_fail(&err, DW_IO, "a\nb", "\x1b[1m\x7f\xc3\xa9");
     assert_string_equal(err.where, "a\\x0ab");
     assert_string_equal(err.text, "\\x1b[1m\\x7f\xc3\xa9");
+    dw_fail(&err, DW_IO, "a\xe2\x80\xae\x1b\x1b", "gpj\xe2\x81\xa6.\xc2\x9b");
+    assert_string_equal(err.where, "a\\xe2\\x80\\xae\\x1b\\x1b");
+    assert_string_equal(err.text, "gpj\\xe2\\x81\\xa6.\\xc2\\x9b");
 }
 
 /* Text of every length near the limit, in characters of 2, 3 and 4 bytes, ends with

@@ -263,6 +263,40 @@ static void test_many_keys(void **state)
     }
 }
 
+/* Numbers that Python's json module writes, for texts that it reads. */
+static void test_numbers_of_python(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"a\":[NaN,Infinity,-Infinity,-1,9223372036854775808,"
+                               "-99999999999999999999999999999999],\"b\":2}";
+    static const char *const bad[] = {"{\"a\":-Inf}",    "{\"a\":-I",   "{\"a\":-",
+                                      "{\"a\":Infinit}", "{\"a\":nan}", "{\"a\":+NaN}",
+                                      "{\"a\":-NaN}",    "{\"a\":0123}"};
+    dw_json *root;
+    dw_error err = {0};
+    const size_t n_good = sizeof good - 1;
+    assert_int_equal(dw_json_read(&root, good, n_good, "text", NULL, &err), DW_CORRUPT);
+    assert_int_equal(dw_json_read_python(&root, good, n_good, "text", NULL, &err), DW_OK);
+    const dw_json *list = dw_json_get(root, "a");
+    size_t n = 0;
+    for (const dw_json *it = dw_json_first(list); it; it = dw_json_next(list, it), n++) {
+        int64_t number;
+        assert_int_equal(dw_json_integer(it, &number), n == 3);
+    }
+    assert_int_equal(n, 6);
+    uint64_t two;
+    assert_true(dw_json_unsigned(dw_json_get(root, "b"), &two) && two == 2);
+    dw_json_free(root);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const size_t n_bad = strlen(bad[i]);
+        char *exact = malloc(n_bad);
+        memcpy(exact, bad[i], n_bad);
+        if (dw_json_read_python(&root, exact, n_bad, "text", NULL, &err) != DW_CORRUPT)
+            fail_msg("%s", bad[i]);
+        free(exact);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +304,7 @@ int main(void)
         cmocka_unit_test(test_random_texts),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_numbers_of_python),
         cmocka_unit_test(test_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1033,6 +1033,47 @@ static void test_bad_options(void **state)
     kit_free(&k);
 }
 
+/* A first publish that the caller's own data makes impossible leaves nothing: the next
+ * one may be of another model. */
+static void test_bad_first_publish_leaves_nothing(void **state)
+{
+    (void)state;
+    char many[4098];
+    memset(many, 'a', sizeof many - 1);
+    many[sizeof many - 1] = '\0';
+    const struct {
+        const char *tensor, *step, *notes, *base;
+    } cases[] = {
+        {.tensor = "__metadata__"}, {.tensor = "a[1:2]"},
+        {.tensor = many},           {.tensor = "\xff"},
+        {.step = "\xff"},           {.step = many},
+        {.notes = "\xff"},          {.notes = many},
+        {.base = "\xff"},           {.base = many},
+    };
+    kit k;
+    kit_make(&k);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_store *store = kit_mem_store();
+        dw_publish_options options = kit_plain_options(temp_dir);
+        options.first_step = cases[i].step;
+        options.first_notes = cases[i].notes;
+        options.base_name = cases[i].base;
+        if (cases[i].base)
+            options.first = DW_FIRST_BASE;
+        dw_tensor tensors[KIT_TENSORS];
+        memcpy(tensors, k.tensors, sizeof tensors);
+        if (cases[i].tensor)
+            tensors[1].name = cases[i].tensor;
+        dw_error err = {0};
+        dw_publisher *p;
+        assert_fails(dw_publisher_open(&p, store, tensors, KIT_TENSORS, &options, &err),
+                     DW_INVALID, &err);
+        assert_int_equal(kit_find(store, "", "", NULL), 0);
+        dw_store_close(store);
+    }
+    kit_free(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1052,6 +1093,7 @@ int main(void)
         cmocka_unit_test(test_folds_and_anchors),
         cmocka_unit_test(test_folds_share_a_copy),
         cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_bad_first_publish_leaves_nothing),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_fork_of_same),
         cmocka_unit_test(test_links),

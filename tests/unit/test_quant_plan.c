@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -340,6 +341,72 @@ static void test_config(void **state)
     dw_writer_release(&w);
 }
 
+/* The text is the user's: white space everywhere, and the numbers that Python writes. */
+static void test_config_keeps_every_byte(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *after;
+    } cases[] = {
+        {"{\n  \"a\": 1", "\n}"},
+        {"{\n  \"a\": 1", "\n}\n\n \t"},
+        {"\n{\"a\": 1", "}"},
+        {"{\"a\": 1", " \r\n}\r\n"},
+        {"{", "  }  "},
+        {"{\"a\": [NaN, Infinity, -Infinity]", "}"},
+        {"{\"a\": 123456789012345678901234567890", "}\n"},
+        {"{\"a\": \"}\"", "\n}"},
+    };
+    const dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
+    dw_quant_plan *plan = small_plan(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[100];
+        const size_t n_before = strlen(cases[i].before), n_after = strlen(cases[i].after);
+        snprintf(text, sizeof text, "%s%s", cases[i].before, cases[i].after);
+        dw_writer w = {0};
+        dw_error err = {0};
+        if (dw_quant_config(&w, text, strlen(text), plan, "c", &err) != DW_OK)
+            fail_msg("%s: %s", text, err.text);
+        assert_memory_equal(w.bytes, cases[i].before, n_before);
+        assert_memory_equal(w.bytes + w.n_bytes - n_after, cases[i].after, n_after);
+        const size_t n_member = w.n_bytes - n_before - n_after;
+        assert_int_equal(w.bytes[n_before + n_member - 1], '}');
+        dw_json *root;
+        assert_int_equal(
+            dw_json_read_python(&root, w.bytes, w.n_bytes, "config", NULL, &err), DW_OK);
+        assert_true(dw_json_is_object(dw_json_get(root, "quantization_config")));
+        dw_json_free(root);
+        dw_writer_release(&w);
+    }
+    dw_quant_plan_free(plan);
+}
+
+/* There is nothing to quantise in it: it stays as it is, without scales, and the config
+ * lists it. */
+static void test_empty_matrix(void **state)
+{
+    (void)state;
+    static const uint64_t empty[] = {0, 300};
+    static const char *const names[] = {"empty.weight"};
+    const dw_tensor tensors[] = {tensor("a.weight", DW_BF16, 2, matrix),
+                                 tensor("empty.weight", DW_BF16, 2, empty)};
+    dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
+    dw_quant_plan *plan;
+    dw_error err = {0};
+    assert_int_equal(dw_quant_plan_make(&plan, tensors, 2, NULL, &o, &err), DW_OK);
+    assert_int_equal(find(plan, "empty.weight")->role, DW_QUANT_COPY);
+    assert_null(find(plan, "empty.weight_scale_inv"));
+    dw_writer w = {0};
+    assert_int_equal(dw_quant_config(&w, "{}", 2, plan, "config.json", &err), DW_OK);
+    dw_write_u8(&w, '\0');
+    assert_non_null(strstr((const char *)w.bytes, "[\"empty\", \"lm_head\"]"));
+    dw_writer_release(&w);
+    dw_quant_plan_free(plan);
+    o.convert = names;
+    o.n_convert = 1;
+    assert_int_equal(dw_quant_plan_make(&plan, tensors, 2, NULL, &o, &err), DW_INVALID);
+}
+
 /* An engine would read quantised elements of a listed module as if they were weights. */
 static void test_config_of_quantised_head(void **state)
 {
@@ -396,7 +463,7 @@ static void test_bad_config(void **state)
     } cases[] = {
         {"", "config"},
         {"[]", "config"},
-        {"{\"a\": NaN}", "config"},
+        {"{\"a\": nan}", "config"},
         {"{\"a\": 1", "config"},
         {"{\"a\": 1} x", "config"},
         {"{\"a\": 1, \"a\": 2}", "config"},
@@ -453,6 +520,8 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_scheme_names),
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_keeps_every_byte),
+        cmocka_unit_test(test_empty_matrix),
         cmocka_unit_test(test_config_of_quantised_head),
         cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_no_memory),

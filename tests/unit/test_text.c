@@ -45,6 +45,29 @@ static void test_what_a_terminal_obeys_is_replaced(void **state)
                         "?txt????");
 }
 
+static void test_what_is_not_shown(void **state)
+{
+    (void)state;
+    static const char *const hidden[] = {"\x1b",         "\x7f",
+                                         "\xc2\x9b",     "\xc2\xad",
+                                         "\xe2\x80\x8b", "\xe2\x80\xae",
+                                         "\xe2\x81\xa6", "\xe2\x81\xa0",
+                                         "\xef\xbb\xbf", "\xf3\xa0\x81\x81"};
+    static const char *const shown[] = {"",
+                                        "a",
+                                        "~",
+                                        "\xc2\xa0",
+                                        "\xff",
+                                        "\xe2\x80",
+                                        "\xe2\x80\x93",
+                                        "\xe2\x82\xac",
+                                        "\xf0\x9f\x9a\x80"};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        assert_int_equal(dw_text_unshown(hidden[i]), strlen(hidden[i]));
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        assert_int_equal(dw_text_unshown(shown[i]), 0);
+}
+
 static void test_bytes_that_are_not_utf8_are_replaced(void **state)
 {
     (void)state;
@@ -112,6 +135,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_stays_as_it_is),
         cmocka_unit_test(test_what_a_terminal_obeys_is_replaced),
+        cmocka_unit_test(test_what_is_not_shown),
         cmocka_unit_test(test_bytes_that_are_not_utf8_are_replaced),
         cmocka_unit_test(test_long_text_is_cut_after_a_whole_character),
         cmocka_unit_test(test_host_names),
