@@ -116,7 +116,7 @@ static int pull_peer(const arguments *a, const cli_session *s, dw_store *store,
     dw_peer *peer;
     if (!cli_peer_found(&peer, store, err))
         return cli_stream_fail(s, err, a->url);
-    int exit_code = cli_peer_check_options(peer, s, &a->follow, &a->keys, a->url);
+    int exit_code = cli_peer_check_trust(peer, s, &a->keys, a->url);
     if (exit_code == 0)
         exit_code = cli_peer_pull(peer, s, a->url, &a->follow, a->goal);
     dw_peer_close(peer);

@@ -28,7 +28,7 @@ static const char help[] =
     "In the first case it also decodes and checks the delta; if neither, the exit code\n"
     "is 4. A directory that pull or follow made must hold the version of its record, and "
     "the\n"
-    "companion files as they were installed; of two copies (--copies 2) both must.\n"
+    "companion files as they were installed.\n"
     "\n"
     "For a stream (a URL, or a directory with stream.json) it reads and checks every\n"
     "record and every object that is kept, decodes every version from the one before,\n"
@@ -63,8 +63,6 @@ typedef struct findings {
     dw_digest state;
     dw_delta_info delta;
     cli_snapshot_state snapshot;
-    const char *twin; /* the other one of two copies, which is good too; or NULL */
-    uint64_t twin_version;
     size_t n_files;              /* companion files that were installed */
     cli_verify_faults faults;    /* of these */
     char sha256[DW_SHA256_TEXT]; /* empty if not asked for */
@@ -114,10 +112,6 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
             cli_json_text(object, "stream", f->snapshot.stream);
             cli_json_count(object, "version", f->snapshot.version);
         }
-        if (f->twin) {
-            cli_json_text(object, "other_copy", f->twin);
-            cli_json_count(object, "other_version", f->twin_version);
-        }
         if (f->n_files > 0) {
             cli_json_count(object, "files", f->n_files);
             json_object_set(object, "faults", f->faults.list);
@@ -142,8 +136,6 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
                       f->snapshot.stream);
     if (f->n_files > 0)
         cli_print_row("files", "%zu", f->n_files);
-    if (f->twin)
-        cli_print_row("other copy", "holds version %" PRIu64, f->twin_version);
     if (f->standing == AT_BASE)
         cli_print_row("version",
                       "%" PRIu64
@@ -208,15 +200,12 @@ static int conclude(findings *f, const char *path, const cli_session *s)
 {
     dw_error err;
     cli_progress no_bar = {0};
-    size_t n;
     f->faults =
         (cli_verify_faults){.bar = &no_bar, .list = s->json ? json_array() : NULL};
     dw_status status = DW_OK;
     if (f->snapshot.present)
         status =
             dw_companions_check(path, cli_verify_fault, &f->faults, &f->n_files, &err);
-    if (status == DW_OK && f->twin)
-        status = dw_companions_check(f->twin, cli_verify_fault, &f->faults, &n, &err);
     if (status == DW_OK)
         print_findings(f, path, s);
     const uint64_t n_faults = f->faults.n;
@@ -288,72 +277,6 @@ static int verify_checkpoint(const char *path, const question *q)
     return again ? fail_in_work(q->session, path) : exit_code;
 }
 
-/* ---- two copies, which a follower may be writing in turns ---- */
-
-typedef enum copy_state { COPY_GOOD, COPY_BAD, COPY_IN_WORK } copy_state;
-
-/* *ERR describes the fault, if there is one. */
-static copy_state examine_copy(findings *f, const char *path, const question *q,
-                               dw_error *err)
-{
-    cli_snapshot_state before;
-    cli_weights weights = {0};
-    dw_status status = cli_snapshot_state_read(&before, path, err);
-    if (status == DW_OK)
-        status = cli_weights_load(&weights, path, err);
-    if (status == DW_OK)
-        status = examine(f, path, &weights, q, err);
-    cli_weights_close(&weights);
-    if (status == DW_OK)
-        return COPY_GOOD;
-    return is_in_work(path, &before) ? COPY_IN_WORK : COPY_BAD;
-}
-
-/* The copy of DIR that is to be read must be good. The other one must be too, unless it
- * is being written. COPIES are from cli_copies_find; they change places while a follower
- * runs. */
-static int verify_copies(char *copies[2], const char *dir, const question *q)
-{
-    const cli_session *s = q->session;
-    const question about_twin = {.session = s};
-    dw_error err;
-    findings f, twin;
-    copy_state state = examine_copy(&f, copies[0], q, &err);
-    for (int i = 1; state == COPY_IN_WORK && i < N_TRIES; i++) {
-        char *again[2];
-        if (!cli_copies_find(again, dir))
-            break;
-        for (int k = 0; k < 2; k++) {
-            dw_free(copies[k]);
-            copies[k] = again[k];
-        }
-        state = examine_copy(&f, copies[0], q, &err);
-    }
-    if (state == COPY_IN_WORK)
-        return fail_in_work(s, copies[0]);
-    if (state == COPY_BAD)
-        return cli_fail(s, &err, q->delta_path ? q->delta_path : copies[0], NULL);
-    state = examine_copy(&twin, copies[1], &about_twin, &err);
-    if (state == COPY_BAD)
-        return cli_fail(s, &err, copies[1], NULL);
-    if (state == COPY_GOOD) {
-        f.twin = copies[1];
-        f.twin_version = twin.snapshot.version;
-    }
-    return conclude(&f, copies[0], s);
-}
-
-static int verify_path(const char *path, const question *q)
-{
-    char *copies[2];
-    if (!cli_copies_find(copies, path))
-        return verify_checkpoint(path, q);
-    int exit_code = verify_copies(copies, path, q);
-    dw_free(copies[0]);
-    dw_free(copies[1]);
-    return exit_code;
-}
-
 int dw_cmd_verify(int argc, char **argv)
 {
     enum { SHA256 = CLI_OPT_OWN, BASE, NO_DECODE, WORK };
@@ -403,7 +326,7 @@ int dw_cmd_verify(int argc, char **argv)
     if (delta_path && dw_delta_open(&delta, delta_path, &err) != DW_OK)
         return cli_fail(&s, &err, delta_path, NULL);
     const question q = {&s, delta_path, delta, with_sha256};
-    int exit_code = verify_path(path, &q);
+    int exit_code = verify_checkpoint(path, &q);
     dw_delta_close(delta);
     return exit_code;
 }

@@ -48,7 +48,6 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
     static const char *const flags[][2] = {
         {"`base`", "--base"},
         {"`baseline_dir`", "--baseline"},
-        {"`copies`", "--copies"},
         {"`folds`", "--fold"},
         {"`new_key`", "--new-key"},
         {"`no_files`", "--no-files"},
@@ -58,7 +57,6 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
         {"`sign_key`", "--sign-key"},
         {"`single_writer`", "--single-writer"},
         {"`stream`", "--stream"},
-        {"`weights_dir`", "--weights-dir"},
     };
     size_t n = 0;
     while (*text && n + 1 < DW_ERROR_TEXT_SIZE) {

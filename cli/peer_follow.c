@@ -134,7 +134,7 @@ static int check(const dw_peer *peer, const cli_follow *f)
         return cli_fail(f->session, &err, f->url,
                         "deltawire mirror %s OURS, and follow that", f->url);
     }
-    return cli_peer_check_options(peer, f->session, &f->follow, &f->keys, f->url);
+    return cli_peer_check_trust(peer, f->session, &f->keys, f->url);
 }
 
 int cli_peer_follow(dw_peer *peer, cli_follow *f)

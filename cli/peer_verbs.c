@@ -65,25 +65,6 @@ int cli_peer_check_trust(const dw_peer *peer, const cli_session *s, const cli_ke
     return cli_fail(s, &err, url, NULL);
 }
 
-int cli_peer_check_options(const dw_peer *peer, const cli_session *s,
-                           const dw_follow_options *follow, const cli_keys *keys,
-                           const char *url)
-{
-    dw_error err;
-    const char *name = dw_peer_format_name(dw_peer_get_format(peer));
-    int exit_code = cli_peer_check_trust(peer, s, keys, url);
-    if (exit_code != 0)
-        return exit_code;
-    if (follow->n_copies > 1 || follow->weights_dir) {
-        dw_fail(&err, DW_UNSUPPORTED, url,
-                "--copies and --weights-dir are for streams of deltawire's own, and "
-                "this is in the format of %s",
-                name);
-        return cli_fail(s, &err, url, "deltawire mirror %s OURS, and follow that", url);
-    }
-    return 0;
-}
-
 dw_peer_replica_options cli_peer_replica_options(const dw_follow_options *follow,
                                                  cli_peer_notes *notes)
 {

@@ -33,12 +33,6 @@ bool cli_peer_is_dir(const char *path);
 int cli_peer_check_trust(const dw_peer *peer, const cli_session *s, const cli_keys *keys,
                          const char *url);
 
-/* Refuses options of pull and follow that a peer's versions do not support. Returns 0 or
- * the exit code. */
-int cli_peer_check_options(const dw_peer *peer, const cli_session *s,
-                           const dw_follow_options *follow, const cli_keys *keys,
-                           const char *url);
-
 /* Opens the replica with these options. */
 dw_peer_replica_options cli_peer_replica_options(const dw_follow_options *follow,
                                                  cli_peer_notes *notes);

@@ -2,14 +2,7 @@
 
 bool cli_snapshot_option(dw_follow_options *options, const cli_session *s, int option)
 {
-    if (option == CLI_OPT_COPIES) {
-        const uint64_t n = cli_parse_count(s, "--copies", optarg);
-        if (n < 1 || n > 2)
-            cli_usage_error(s, "--copies: 1 or 2");
-        options->n_copies = (unsigned)n;
-    } else if (option == CLI_OPT_WEIGHTS_DIR) {
-        options->weights_dir = optarg;
-    } else if (option == CLI_OPT_NO_FILES) {
+    if (option == CLI_OPT_NO_FILES) {
         options->no_files = true;
     } else if (option == CLI_OPT_READER_WAIT) {
         const double seconds = cli_parse_positive(s, "--reader-wait", optarg);

@@ -6,28 +6,17 @@
 
 #include "command_line.h"
 
-enum {
-    CLI_OPT_COPIES = 1792,
-    CLI_OPT_WEIGHTS_DIR,
-    CLI_OPT_READER_WAIT,
-    CLI_OPT_NO_FILES
-};
+enum { CLI_OPT_READER_WAIT = 1792, CLI_OPT_NO_FILES };
 
 /* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
 #define CLI_SNAPSHOT_OPTIONS                                                             \
-    {"copies", required_argument, NULL, CLI_OPT_COPIES},                                 \
-        {"weights-dir", required_argument, NULL, CLI_OPT_WEIGHTS_DIR},                   \
-        {"no-files", no_argument, NULL, CLI_OPT_NO_FILES},                               \
+    {"no-files", no_argument, NULL, CLI_OPT_NO_FILES},                                   \
     {                                                                                    \
         "reader-wait", required_argument, NULL, CLI_OPT_READER_WAIT                      \
     }
 
 /* Their lines in a verb's help. */
 #define CLI_SNAPSHOT_HELP                                                                \
-    "  --copies N           1, or 2: engines read DIR/current while the other copy is\n" \
-    "                       written (1)\n"                                               \
-    "  --weights-dir DIR    put the weights there (tmpfs, hugetlbfs), and links in "     \
-    "DIR\n"                                                                              \
     "  --reader-wait S      wait at most S seconds for readers of the weights (10)\n"    \
     "  --no-files           do not install config.json, tokenizer files and such\n"
 

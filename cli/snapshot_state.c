@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -76,28 +75,4 @@ dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
     dw_status status = read_record(out, record, err);
     dw_free(record);
     return status;
-}
-
-/* ---- two copies ---- */
-
-bool cli_copies_find(char *out[2], const char *dir)
-{
-    static const char *const names[] = {"copy-0", "copy-1"};
-    char target[sizeof "copy-0"] = "";
-    char *link = dw_join_path(dir, "current");
-    ssize_t n = link ? readlink(link, target, sizeof target) : -1;
-    dw_free(link);
-    if (n != (ssize_t)sizeof target - 1)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        if (memcmp(target, names[i], (size_t)n) != 0)
-            continue;
-        out[0] = dw_join_path(dir, names[i]);
-        out[1] = dw_join_path(dir, names[1 - i]);
-        if (out[0] && out[1])
-            return true;
-        dw_free(out[0]);
-        dw_free(out[1]);
-    }
-    return false;
 }

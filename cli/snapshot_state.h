@@ -26,9 +26,4 @@ typedef struct cli_snapshot_state {
 dw_status cli_snapshot_state_read(cli_snapshot_state *out, const char *path,
                                   dw_error *err);
 
-/* Finds the two copies in a directory of --copies 2: OUT[0] is the one that the link
- * `current` names, OUT[1] the other. The caller frees both. False, with nothing to free,
- * if DIR is no such directory. */
-bool cli_copies_find(char *out[2], const char *dir);
-
 #endif

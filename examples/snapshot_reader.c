@@ -3,8 +3,7 @@
  *
  *     snapshot_reader DIR [PASSES]
  *
- * Each forward pass holds the weights, so that all layers use the same version. With
- * `--copies 2` it never waits.
+ * Each forward pass holds the weights, so that all layers use the same version.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>

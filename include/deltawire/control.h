@@ -7,15 +7,14 @@
  * `deltawire follow --into DIR` keeps the block in DIR/.deltawire-control, a file of
  * DW_CONTROL_BYTES that is mapped shared. All numbers are little-endian and 64 bits wide.
  *
- * There is one copy of the weights, in DIR itself, or there are two, in DIR/copy-0 and
- * DIR/copy-1; then `current` is the one to read. Each copy has a sequence number that is
- * odd while it is being written. There are two ways to read:
+ * The weights have a sequence number that is odd while they are being written. There are
+ * two ways to read:
  *
  *     look twice    begin; read; end. If end returns false, the data may be a mix of two
  *                   versions: discard it and begin again. Needs read access to the block.
- *     hold          hold; read; drop. While a copy is held nobody writes it: with one
- *                   copy the writer waits for the reader, with two it writes the other
- *                   one. Needs write access to the block, and a slot.
+ *     hold          hold; read; drop. While the weights are held nobody writes them: the
+ *                   writer waits for the reader. Needs write access to the block, and a
+ *                   slot.
  *
  * A slot belongs to the process that has locked its bytes (with a lock of the open file
  * description, which ends with the process). The writer runs while the bytes of the
@@ -41,33 +40,31 @@ extern "C" {
 #define DW_CONTROL_BYTES 4096
 #define DW_CONTROL_SLOTS 56
 
-typedef struct dw_control_copy {
+typedef struct dw_control_weights {
     uint64_t sequence; /* odd: being written */
     uint64_t version;  /* UINT64_MAX: none yet */
     uint64_t state;    /* the model's digest */
     uint64_t files;    /* changes if the files were replaced: map them again */
-} dw_control_copy;
+} dw_control_weights;
 
 typedef struct dw_control_slot {
-    uint64_t holds;   /* 0: nothing; else the number of the copy plus 1 */
+    uint64_t holds;   /* 1: its reader holds the weights; else 0 */
     uint64_t process; /* its process id, for messages */
     uint64_t reserved[6];
 } dw_control_slot;
 
 typedef struct dw_control {
     char magic[8];
-    uint64_t n_copies; /* 1 or 2 */
-    uint64_t current;  /* 0 or 1: the copy to read */
-    uint64_t reserved[5];
+    uint64_t one; /* 1 */
+    uint64_t reserved[6];
     char stream[64]; /* the stream's id, ended by a NUL */
-    dw_control_copy copies[2];
-    uint64_t reserved2[40];
+    dw_control_weights weights;
+    uint64_t reserved2[44];
     dw_control_slot slots[DW_CONTROL_SLOTS];
-} dw_control; /* head 128 bytes, copies at 128, slots at 512 */
+} dw_control; /* head 128 bytes, weights at 128, slots at 512 */
 
-/* The copy and the version that a reader reads. */
+/* The version that a reader reads. */
 typedef struct dw_control_mark {
-    uint64_t copy;
     uint64_t sequence;
     uint64_t version;
     uint64_t state;
@@ -86,33 +83,25 @@ static inline void dw_control_fence(void)
 #endif
 }
 
-/* Returns true if the copy in MARK is complete now. Returns false if it is being written
- * or there is no version yet: try again later. With two copies the current one is never
- * being written, so it is false only before the first version. */
-static inline bool dw_control_begin(const dw_control *control, dw_control_mark *mark)
-{
-    /* with two the writer may switch in between: then the other one is complete */
-    for (unsigned i = 0; i < (control->n_copies == 2 ? 1000 : 1); i++) {
-        mark->copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
-        const dw_control_copy *copy = &control->copies[mark->copy];
-        mark->sequence = __atomic_load_n(&copy->sequence, __ATOMIC_SEQ_CST);
-        mark->version = __atomic_load_n(&copy->version, __ATOMIC_RELAXED);
-        mark->state = __atomic_load_n(&copy->state, __ATOMIC_RELAXED);
-        mark->files = __atomic_load_n(&copy->files, __ATOMIC_RELAXED);
-        dw_control_fence();
-        if ((mark->sequence & 1) == 0 &&
-            __atomic_load_n(&copy->sequence, __ATOMIC_RELAXED) == mark->sequence)
-            return mark->version != UINT64_MAX;
-    }
-    return false;
-}
-
 /* Returns true if all data that was read since begin is of MARK's version. */
 static inline bool dw_control_end(const dw_control *control, const dw_control_mark *mark)
 {
     dw_control_fence();
-    return __atomic_load_n(&control->copies[mark->copy].sequence, __ATOMIC_RELAXED) ==
+    return __atomic_load_n(&control->weights.sequence, __ATOMIC_RELAXED) ==
            mark->sequence;
+}
+
+/* Returns true if the weights are complete now, with their version in MARK. Returns false
+ * if they are being written or there is no version yet: try again later. */
+static inline bool dw_control_begin(const dw_control *control, dw_control_mark *mark)
+{
+    const dw_control_weights *weights = &control->weights;
+    mark->sequence = __atomic_load_n(&weights->sequence, __ATOMIC_SEQ_CST);
+    mark->version = __atomic_load_n(&weights->version, __ATOMIC_RELAXED);
+    mark->state = __atomic_load_n(&weights->state, __ATOMIC_RELAXED);
+    mark->files = __atomic_load_n(&weights->files, __ATOMIC_RELAXED);
+    return (mark->sequence & 1) == 0 && dw_control_end(control, mark) &&
+           mark->version != UINT64_MAX;
 }
 
 /* Ends the hold of a slot. */
@@ -121,22 +110,17 @@ static inline void dw_control_drop(dw_control *control, unsigned slot)
     __atomic_store_n(&control->slots[slot].holds, 0, __ATOMIC_SEQ_CST);
 }
 
-/* Returns true if the copy in MARK is complete; it then stays as it is until
+/* Returns true if the weights are complete; they then stay as they are until
  * dw_control_drop. The caller has locked the bytes of SLOT. The writer makes the sequence
  * odd and then reads the slots; this takes the slot and then reads the sequence: one of
  * the two sees the other. */
 static inline bool dw_control_hold(dw_control *control, unsigned slot,
                                    dw_control_mark *mark)
 {
-    bool whole = true;
-    for (unsigned i = 0; whole && i < 1000; i++) {
-        uint64_t copy = __atomic_load_n(&control->current, __ATOMIC_SEQ_CST) & 1;
-        __atomic_store_n(&control->slots[slot].holds, copy + 1, __ATOMIC_SEQ_CST);
-        dw_control_fence();
-        whole = dw_control_begin(control, mark);
-        if (whole && mark->copy == copy)
-            return true;
-    }
+    __atomic_store_n(&control->slots[slot].holds, 1, __ATOMIC_SEQ_CST);
+    dw_control_fence();
+    if (dw_control_begin(control, mark))
+        return true;
     dw_control_drop(control, slot);
     return false;
 }

@@ -62,14 +62,6 @@ typedef struct dw_follow_options {
     const char *spool_dir; /* for data that does not fit in memory: objects above 16 MiB,
                               and a whole model while it is proven, in files without a
                               name. NULL: INTO, or TMPDIR, or /tmp */
-    unsigned n_copies; /* of the weights in INTO: 1, the default, or 2. With 2 they are in
-                          INTO/copy-0 and INTO/copy-1, and the link INTO/current names the
-                          one to read. A version is written to the other copy first, so
-                          readers never wait (control.h). A directory with another number
-                          of copies is refused */
-    const char *weights_dir; /* the directory for the files of the weights, for example on
-                                hugetlbfs. INTO then has links to them, and all else.
-                                NULL: INTO */
     unsigned reader_wait_ms; /* how long an apply waits for readers that hold the weights
                                 (control.h) before it returns DW_UNAVAILABLE; default
                                 10,000 */
@@ -87,8 +79,7 @@ typedef struct dw_follow_options {
                             dw_error *err);
     void *open_context;
     bool no_files; /* leave companion files (files.h) alone. Else those of the version
-                      are installed in INTO, or in its two copies. Files of the user's
-                      are never replaced */
+                      are installed in INTO. Files of the user's are never replaced */
 } dw_follow_options;
 
 DW_API void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes);
@@ -136,13 +127,13 @@ DW_API const char *dw_follower_staged_path(const dw_follower *follower);
 
 /* Makes the patch durable, and does all slow work that can be done before the stores.
  * From now on the version will be reached, also after a crash, and no other version can
- * be staged before dw_follower_finish. dw_follower_apply calls it if the caller did not.
- * Of two copies it brings the one that is not read to the version. */
+ * be staged before dw_follower_finish. dw_follower_apply calls it if the caller did
+ * not. */
 DW_API dw_status dw_follower_prepare(dw_follower *follower, dw_error *err);
 
-/* Stores the new values, or makes the other copy the one to read. DW_UNAVAILABLE if a
- * reader holds the weights for too long: call it again. After it the weights are those of
- * the staged version but not yet synced: engines can go on. */
+/* Stores the new values. DW_UNAVAILABLE if a reader holds the weights for too long: call
+ * it again. After it the weights are those of the staged version but not yet synced:
+ * engines can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
 /* Returns true if a version is staged and not finished, with its number and digest. An
@@ -155,18 +146,15 @@ DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
 /* The digest of the weights' version; 0 if they have none. */
 DW_API dw_digest dw_follower_state(const dw_follower *follower);
 
-/* The checkpoint directory with the weights' version: INTO, or one of its copies. NULL
- * for weights in memory. */
+/* The checkpoint directory, INTO. NULL for weights in memory. */
 DW_API const char *dw_follower_dir(const dw_follower *follower);
 
-/* Sets *PENDING if an apply to INTO was interrupted or its two copies differ, so that
- * dw_follower_open will write weights at once: engines that read them must pause first.
- * Writes nothing. */
+/* Sets *PENDING if an apply to INTO was interrupted, so that dw_follower_open will write
+ * weights at once: engines that read them must pause first. Writes nothing. */
 DW_API dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err);
 
-/* Syncs the weights, reads them back and removes the patch. Of two copies it brings the
- * other one to the version too, once nobody reads it: DW_UNAVAILABLE if that takes too
- * long. If it fails, call it again. */
+/* Syncs the weights, reads them back and removes the patch. If it fails, call it again.
+ */
 DW_API dw_status dw_follower_finish(dw_follower *follower, dw_error *err);
 
 typedef struct dw_follow_report {

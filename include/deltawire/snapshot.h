@@ -45,7 +45,7 @@ DW_API uint64_t dw_snapshot_version(const dw_snapshot *snapshot);
 
 /* Holds the newest version: it stays as it is until dw_snapshot_release or the next hold.
  * Waits while it is being written, at most TIMEOUT_MS; then it returns DW_UNAVAILABLE,
- * and the text reports if the writer still runs. With two copies it never waits.
+ * and the text reports if the writer still runs.
  * DW_UNSUPPORTED if only dw_snapshot_look works. */
 DW_API dw_status dw_snapshot_hold(dw_snapshot *snapshot, unsigned timeout_ms,
                                   dw_snapshot_view *view, dw_error *err);

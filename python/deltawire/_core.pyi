@@ -523,8 +523,6 @@ class Follower:
         at: int | None = None,
         base: _Path | None = None,
         spool_dir: _Path | None = None,
-        copies: int = 1,
-        weights_dir: _Path | None = None,
         reader_wait: float = 10,
         trust: Iterable[str] = (),
         stream: str | None = None,

@@ -45,8 +45,7 @@ def _no_memory_for_parameters() -> Iterator[None]:
 
 class Weights:
     """A model's weights, mapped. Readers may overlap. While there is a reader, the version stays,
-    and a follower with one copy waits up to its `reader_wait`. A follower with two copies goes
-    on."""
+    and the follower waits up to its `reader_wait`."""
 
     def __init__(
         self, model: torch.nn.Module, dir: str | os.PathLike[str], *, prefix: str = "",
@@ -58,7 +57,7 @@ class Weights:
         self._names = {name: renamed(name, prefix, names) for name in model.state_dict()}
         self._snapshot = _core.Snapshot(dir)
         self._lock, self._readers, self._version = threading.Lock(), 0, 0
-        self._places: dict[int, dict[str, torch.Tensor]] = {}  # by address, one for each copy
+        self._mapped: dict[str, torch.Tensor] = {}  # the files at address _place
         self._place: int | None = None
         view = self._snapshot.hold(timeout)
         try:
@@ -69,13 +68,12 @@ class Weights:
     def _tensors(self, view: Any) -> dict[str, torch.Tensor]:
         """The tensors of a version, as PyTorch's; they stay as long as the files do."""
         some = next((t for t in view.tensors.values() if t.nbytes), None)
-        self._place = torch.from_dlpack(some).data_ptr() if some is not None else 0
-        if self._place not in self._places:
-            if len(self._places) > 1:
-                self._places.clear()  # other files replaced these
-            self._places[self._place] = {
+        place = torch.from_dlpack(some).data_ptr() if some is not None else 0
+        if self._place != place:  # other files
+            self._place = place
+            self._mapped = {
                 name: torch.from_dlpack(tensor) for name, tensor in view.tensors.items()}
-        return self._places[self._place]
+        return self._mapped
 
     def _assign(self, tensors: dict[str, torch.Tensor]) -> None:
         """Gives the model its parameters, if it has some without memory."""
@@ -130,7 +128,7 @@ class Weights:
         before = self._place
         try:
             tensors = self._tensors(view)
-            if self._place != before:  # another copy, or other files
+            if self._place != before:  # other files
                 for tensor, name in self._targets:
                     tensor.data = tensors[name]
         except BaseException:

@@ -9,7 +9,7 @@ enum { FIRST_PAUSE_MS = 100, MAX_PAUSE_MS = 2000, SLICE_MS = 50 };
 
 typedef struct arguments {
     PyObject *store, *tensors, *trust;
-    PyObject *into, *base, *spool_dir, *weights_dir; /* new */
+    PyObject *into, *base, *spool_dir; /* new */
     const char *stream;
     unsigned long long max_ahead_bytes;
     int empty, widen, report, files;
@@ -21,20 +21,18 @@ typedef struct arguments {
 static bool parse(arguments *a, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {
-        "store",     "into",   "tensors",      "at",          "base",
-        "spool_dir", "copies", "weights_dir",  "reader_wait", "trust",
-        "stream",    "id",     "sweep_every",  "threads",     "max_ahead_bytes",
-        "empty",     "report", "open_timeout", "widen",       "files",
-        NULL};
+        "store",        "into",        "tensors",         "at",     "base",
+        "spool_dir",    "reader_wait", "trust",           "stream", "id",
+        "sweep_every",  "threads",     "max_ahead_bytes", "empty",  "report",
+        "open_timeout", "widen",       "files",           NULL};
     dw_follow_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
-               args, keywords, "O|$O&OO&O&O&IO&O&OzzIIKppO&pp:Follower", names, &a->store,
+               args, keywords, "O|$O&OO&O&O&O&OzzIIKppO&pp:Follower", names, &a->store,
                dwpy_path_arg, &a->into, &a->tensors, dwpy_number_arg, &o->at,
-               dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, &o->n_copies,
-               dwpy_path_arg, &a->weights_dir, dwpy_timeout_arg, &o->reader_wait_ms,
-               &a->trust, &a->stream, &o->id, &o->sweep_every, &o->n_threads,
-               &a->max_ahead_bytes, &a->empty, &a->report, dwpy_timeout_arg,
-               &a->open_timeout_ms, &a->widen, &a->files) != 0;
+               dwpy_path_arg, &a->base, dwpy_path_arg, &a->spool_dir, dwpy_timeout_arg,
+               &o->reader_wait_ms, &a->trust, &a->stream, &o->id, &o->sweep_every,
+               &o->n_threads, &a->max_ahead_bytes, &a->empty, &a->report,
+               dwpy_timeout_arg, &a->open_timeout_ms, &a->widen, &a->files) != 0;
 }
 
 /* DW_NOT_FOUND if there is no stream yet, or if its first publish still runs. */
@@ -174,7 +172,6 @@ static bool open_now(follower_object *self, arguments *a)
     o->no_files = a->files == 0;
     o->base = dwpy_path_text(a->base);
     o->spool_dir = dwpy_path_text(a->spool_dir);
-    o->weights_dir = dwpy_path_text(a->weights_dir);
     o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n,
                           a->stream};
     if (a->max_ahead_bytes)
@@ -216,6 +213,5 @@ PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     Py_XDECREF(a.into);
     Py_XDECREF(a.base);
     Py_XDECREF(a.spool_dir);
-    Py_XDECREF(a.weights_dir);
     return (PyObject *)self;
 }

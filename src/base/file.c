@@ -366,24 +366,6 @@ dw_status dw_link_file(const char *from, const char *to, dw_error *err)
     return status;
 }
 
-dw_status dw_symlink_file(const char *target, const char *path, dw_error *err)
-{
-    size_t n_bytes = strlen(path) + sizeof TEMPORARY + 20;
-    char *temporary = dw_alloc(n_bytes);
-    if (!temporary)
-        return dw_fail_memory(err, path);
-    snprintf(temporary, n_bytes, "%s" TEMPORARY "link", path);
-    dw_status status = DW_OK;
-    if (unlink(temporary) != 0 && errno != ENOENT)
-        status = dw_fail_errno(err, temporary, "remove");
-    else if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
-        status = dw_fail_errno(err, path, "link");
-    if (status != DW_OK)
-        unlink(temporary);
-    dw_free(temporary);
-    return status;
-}
-
 dw_status dw_remove_file(const char *path, dw_error *err)
 {
     if (unlink(path) != 0) {

@@ -75,10 +75,6 @@ dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
  * synced copy of it. TO must not exist. */
 dw_status dw_link_file(const char *from, const char *to, dw_error *err);
 
-/* Makes PATH a symbolic link to TARGET. Replaces an existing file or link in one step.
- * Durable after dw_sync_parent. */
-dw_status dw_symlink_file(const char *target, const char *path, dw_error *err);
-
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);
 

@@ -60,15 +60,13 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     options.into = r->into;
     options.n_threads = r->n_threads;
     options.reader_wait_ms = r->reader_wait_ms;
-    dw_status status =
-        dw_weights_open_dir(&r->weights, table, n, stream, &options, false, err);
+    dw_status status = dw_weights_open_dir(&r->weights, table, n, &options, false, err);
     if (status == DW_OK && is_unknown(r->weights)) {
         status = dw_weights_empty_dir(r->into, err);
         dw_weights_close(r->weights);
         r->weights = NULL;
         if (status == DW_OK)
-            status =
-                dw_weights_open_dir(&r->weights, table, n, stream, &options, false, err);
+            status = dw_weights_open_dir(&r->weights, table, n, &options, false, err);
     }
     if (status != DW_OK)
         return status;
@@ -87,7 +85,7 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
         dw_peer_note(
             r, "%s: %" PRIu64 " weight files were links, and are private copies now",
             r->into, dw_weights_n_private(r->weights));
-    return status == DW_OK ? dw_weights_align(r->weights, err) : status;
+    return status == DW_OK ? dw_weights_forget_next(r->weights, err) : status;
 }
 
 static void forget_weights(dw_peer_replica *r)
@@ -210,14 +208,14 @@ static dw_status finish(dw_peer_replica *r, dw_error *err)
 {
     if (!r->weights || dw_weights_update(r->weights) <= DW_UPDATE_STAGED)
         return DW_OK;
-    dw_status status = dw_weights_apply(r->weights, false, err);
+    dw_status status = dw_weights_apply(r->weights, err);
     return status == DW_OK ? dw_weights_finish(r->weights, false, err) : status;
 }
 
 static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_error *err)
 {
     if (status == DW_OK)
-        status = dw_weights_apply(r->weights, sweep, err);
+        status = dw_weights_apply(r->weights, err);
     return status == DW_OK ? dw_weights_finish(r->weights, sweep, err) : status;
 }
 

@@ -1,12 +1,10 @@
 /* One step: fetch while the engines serve; pause; apply; resume.
  *
- *            one copy of the weights              two copies
- *     1      fetch, stage, prepare                the same; apply: the stores go to the
- *                                                 copy that nobody reads, then the flip
- *     2      pause                                pause
- *     3      apply: the stores; engines' update   engines' update
- *     4      resume                               resume
- *     after  finish: sync, read back              finish: the other copy
+ *     1      fetch, stage, prepare
+ *     2      pause
+ *     3      apply: the stores; engines' update
+ *     4      resume
+ *     after  finish: sync, read back
  *
  * A failure before the stores leaves the weights as they are: the engines are resumed and
  * go on. After the preparation there is no way back, so the next call begins at phase 2.
@@ -68,8 +66,7 @@ dw_status dw_update_of_position(dw_engine_update *out, dw_update_paths *paths,
     return find_paths(out, paths, dir, NULL, err);
 }
 
-/* The same for the prepared version. With two copies this is called after the apply: the
- * directory is the copy that was flipped to. */
+/* The same for the prepared version. */
 static dw_status update_of_staged(dw_engine_update *out, dw_update_paths *paths,
                                   const dw_rollout *r, dw_error *err)
 {
@@ -230,10 +227,6 @@ static dw_status prepare(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
     dw_status status = dw_follower_prepare(r->follower, err);
-    if (status == DW_OK && r->n_copies == 2) {
-        status = apply_stores(s, err);
-        r->applied = status == DW_OK;
-    }
     if (status == DW_OK)
         status = update_of_staged(&s->update, &s->paths, r, err);
     return status == DW_OK ? check_engines(s, err) : status;
@@ -252,7 +245,6 @@ static dw_status pause_engines(step *s, dw_error *err)
 static dw_status apply(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
-    dw_status status = DW_OK;
     /* the stores go past an engine that is left out: if it reads the directory in place,
      * it may have read a part of them */
     for (size_t i = 0; i < r->n_engines; i++) {
@@ -260,8 +252,7 @@ static dw_status apply(step *s, dw_error *err)
         if (e->part == DW_PART_LEFT_OUT && !dw_engine_has_own_weights(e->engine))
             dw_host_engine_distrust(e, NULL);
     }
-    if (r->n_copies < 2)
-        status = apply_stores(s, err);
+    dw_status status = apply_stores(s, err);
     s->t_applied = dw_clock_us();
     if (status != DW_OK) {
         /* DW_UNAVAILABLE: a reader holds the weights, and nothing was written */
@@ -273,30 +264,6 @@ static dw_status apply(step *s, dw_error *err)
     r->applied = true;
     dw_handover_apply(&s->handover, r, &s->update);
     return DW_OK;
-}
-
-/* ---- 4: resume ---- */
-
-/* With two copies, the one that engines read until now is written next. Fails if an
- * engine that did not take the new copy over may still read the old one. */
-static dw_status check_old_copy(const dw_rollout *r, dw_error *err)
-{
-    for (size_t i = 0; r->n_copies == 2 && i < r->n_engines; i++) {
-        const dw_host_engine *e = &r->engines[i];
-        /* a resume without an answer may have been done */
-        const bool stands =
-            e->state != DW_HOST_RUNNING && e->t_paused > 0 && e->t_resume == 0;
-        if (!stands && e->part == DW_PART_FULL && e->status.state != DW_ENGINE_SERVING &&
-            e->status.error.code != DW_NOT_FOUND)
-            return dw_host_engine_fail(e, err);
-    }
-    return DW_OK;
-}
-
-static dw_status resume(step *s, dw_error *err)
-{
-    dw_handover_resume(&s->handover);
-    return check_old_copy(s->rollout, err);
 }
 
 /* ---- after: finish ---- */
@@ -390,9 +357,7 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
     if (status != DW_OK)
         goto out;
     announce(r, DW_PHASE_RESUME, s.update.version);
-    status = resume(&s, err);
-    if (status != DW_OK)
-        goto out;
+    dw_handover_resume(&s.handover);
     announce(r, DW_PHASE_FINISH, s.update.version);
     status = finish(&s, err);
 out:

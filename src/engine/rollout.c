@@ -73,22 +73,20 @@ static void ask_label(dw_host_engine *e, void *context)
  * that were paused for this are resumed with these weights. */
 static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
 {
-    char *dir = NULL;
     dw_position at;
     dw_update_paths paths = {0};
     dw_engine_update update;
     dw_handover handover;
     /* the follower may have failed at a later request to the store */
     if (dw_weights_recover(follow, NULL) == DW_OK &&
-        dw_weights_recovered(&at, &dir, follow, NULL) == DW_OK &&
-        dw_update_of_position(&update, &paths, &at, dir, NULL) == DW_OK) {
+        dw_weights_recovered(&at, follow->into, NULL) == DW_OK &&
+        dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK) {
         r->recovering = false;
         dw_host_engines_each(r, ask_label, NULL);
         dw_handover_apply(&handover, r, &update);
         dw_handover_resume(&handover);
     }
     dw_update_paths_release(&paths);
-    dw_free(dir);
 }
 
 dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
@@ -122,7 +120,6 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
     if (status == DW_OK)
         status = DW_OPTIONS_TAKE(dw_rollout_options, &r->options, given, err);
     if (status == DW_OK) {
-        r->n_copies = follow.n_copies;
         if (r->options.n_tries == 0)
             r->options.n_tries = N_TRIES;
         status = make_engines(r, err);

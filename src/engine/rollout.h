@@ -73,7 +73,6 @@ typedef struct dw_host_engine {
 struct dw_rollout {
     dw_follower *follower;
     dw_rollout_options options;
-    unsigned n_copies; /* of the weights, as the follower has it */
     dw_host_engine *engines;
     size_t n_engines;
     uint64_t from;   /* the version at which the current step began */

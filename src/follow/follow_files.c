@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -20,11 +19,8 @@ static bool installs(const dw_follower *f)
 
 void dw_follower_tidy_files(const dw_follower *f)
 {
-    const char *path;
-    if (!f->options.into || !f->options.no_files || f->is_own || f->depth > 0)
-        return;
-    for (unsigned i = 0; (path = dw_weights_copy_dir(f->weights, i)) != NULL; i++)
-        dw_companion_tidy(path);
+    if (f->options.into && f->options.no_files && !f->is_own && f->depth == 0)
+        dw_companion_tidy(f->options.into);
 }
 
 static void forget_kept(dw_follow_files *files)
@@ -52,9 +48,8 @@ void dw_follower_forget_files(dw_follower *f)
     dw_follow_files *files = &f->files;
     forget_version(files);
     forget_kept(files);
-    for (unsigned i = 0; i < files->n_dirs; i++)
-        dw_companion_dir_close(files->dirs[i]);
-    files->n_dirs = 0;
+    dw_companion_dir_close(files->dir);
+    files->dir = NULL;
 }
 
 dw_status dw_follower_note_files(dw_follower *f, const dw_commit_record *commit,
@@ -104,20 +99,6 @@ dw_commit_record *dw_follower_take_commit(dw_follower *f, uint64_t version)
 
 /* ---- fetching ---- */
 
-static dw_status open_dirs(dw_follower *f, dw_error *err)
-{
-    dw_follow_files *files = &f->files;
-    const char *path;
-    dw_status status = dw_weights_link_files(f->weights, err);
-    if (files->n_dirs > 0)
-        return status;
-    while (status == DW_OK && (path = dw_weights_copy_dir(f->weights, files->n_dirs))) {
-        status = dw_companion_dir_open(&files->dirs[files->n_dirs], path, err);
-        files->n_dirs += status == DW_OK;
-    }
-    return status;
-}
-
 static dw_status fail_fetch(const dw_follower *f, const dw_error *fault, dw_error *err)
 {
     if (fault->code != DW_NOT_FOUND && fault->code != DW_CORRUPT) {
@@ -132,16 +113,13 @@ static dw_status fail_fetch(const dw_follower *f, const dw_error *fault, dw_erro
                    f->files.version, fault->text);
 }
 
-/* Fetches and stages the I-th file in each directory that lacks it. */
+/* Fetches and stages the I-th file, if the directory lacks it. */
 static dw_status fetch_one(dw_follower *f, size_t i, const dw_progress *progress,
                            dw_error *err)
 {
     dw_follow_files *files = &f->files;
     const dw_file_entry *entry = &files->list.items[i];
-    bool is_needed = false;
-    for (unsigned k = 0; k < files->n_dirs; k++)
-        is_needed = is_needed || dw_companion_needs(files->dirs[k], i);
-    if (!is_needed)
+    if (!dw_companion_needs(files->dir, i))
         return DW_OK;
     dw_blob blob = {0};
     dw_error fault = {0};
@@ -149,9 +127,7 @@ static dw_status fetch_one(dw_follower *f, size_t i, const dw_progress *progress
                                    progress, &fault);
     if (status != DW_OK)
         return fail_fetch(f, &fault, err);
-    for (unsigned k = 0; status == DW_OK && k < files->n_dirs; k++)
-        if (dw_companion_needs(files->dirs[k], i))
-            status = dw_companion_stage(files->dirs[k], i, blob.bytes, err);
+    status = dw_companion_stage(files->dir, i, blob.bytes, err);
     dw_blob_release(&blob);
     f->tally.n_objects++;
     f->tally.n_bytes += entry->n_bytes;
@@ -181,10 +157,10 @@ dw_status dw_follower_fetch_files(dw_follower *f, uint64_t goal,
         forget_kept(files);
         return DW_OK;
     }
+    if (status == DW_OK && !files->dir)
+        status = dw_companion_dir_open(&files->dir, f->options.into, err);
     if (status == DW_OK)
-        status = open_dirs(f, err);
-    for (unsigned k = 0; status == DW_OK && k < files->n_dirs; k++)
-        status = dw_companion_plan(files->dirs[k], &files->list, err);
+        status = dw_companion_plan(files->dir, &files->list, err);
     for (size_t i = 0; status == DW_OK && i < files->list.n; i++)
         status = fetch_one(f, i, progress, err);
     if (status == DW_OK)
@@ -195,19 +171,6 @@ dw_status dw_follower_fetch_files(dw_follower *f, uint64_t goal,
 
 /* ---- installing ---- */
 
-/* The file that keeps NAME of directory K from being installed. Of two copies it may be
- * in INTO, which both have links to. */
-static char *path_kept(const dw_follower *f, unsigned k, const char *name)
-{
-    struct stat st;
-    char *path = f->files.n_dirs > 1 ? dw_join_path(f->options.into, name) : NULL;
-    if (path && lstat(path, &st) == 0)
-        return path;
-    dw_free(path);
-    return dw_join_path(dw_companion_path(f->files.dirs[k]), name);
-}
-
-/* Lists what was kept, in the directory to read. */
 static dw_status list_kept(dw_follower *f, dw_error *err)
 {
     dw_follow_files *files = &f->files;
@@ -215,16 +178,13 @@ static dw_status list_kept(dw_follower *f, dw_error *err)
     files->kept = dw_alloc_zeroed(files->list.n, sizeof *files->kept);
     dw_status status = files->kept ? DW_OK : dw_fail_memory(err, NULL);
     for (size_t i = 0; status == DW_OK && i < files->list.n; i++) {
-        for (unsigned k = 0; k < files->n_dirs; k++) {
-            if (!dw_companion_kept(files->dirs[k], i))
-                continue;
-            char *path = path_kept(f, k, files->list.items[i].name);
-            if (path)
-                files->kept[files->n_kept++] = path;
-            else
-                status = dw_fail_memory(err, NULL);
-            break;
-        }
+        if (!dw_companion_kept(files->dir, i))
+            continue;
+        char *path = dw_join_path(f->options.into, files->list.items[i].name);
+        if (path)
+            files->kept[files->n_kept++] = path;
+        else
+            status = dw_fail_memory(err, NULL);
     }
     return status;
 }
@@ -234,18 +194,10 @@ dw_status dw_follower_install_files(dw_follower *f, dw_error *err)
     dw_follow_files *files = &f->files;
     if (files->state != DW_FILES_FETCHED)
         return DW_OK;
-    dw_companion_counts most = {0};
-    dw_status status = DW_OK;
-    for (unsigned k = 0; status == DW_OK && k < files->n_dirs; k++) {
-        dw_companion_counts counts = {0};
-        status = dw_companion_install(files->dirs[k], &counts, err);
-        if (counts.n_installed > most.n_installed)
-            most.n_installed = counts.n_installed;
-        if (counts.n_removed > most.n_removed)
-            most.n_removed = counts.n_removed;
-    }
-    f->tally.n_files_installed += most.n_installed;
-    f->tally.n_files_removed += most.n_removed;
+    dw_companion_counts counts = {0};
+    dw_status status = dw_companion_install(files->dir, &counts, err);
+    f->tally.n_files_installed += counts.n_installed;
+    f->tally.n_files_removed += counts.n_removed;
     if (status == DW_OK)
         status = list_kept(f, err);
     files->state = status == DW_OK ? DW_FILES_INSTALLED : DW_FILES_KNOWN;

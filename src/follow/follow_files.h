@@ -21,10 +21,9 @@ typedef enum dw_follow_files_state {
 typedef struct dw_follow_files {
     dw_follow_files_state state;
     uint64_t version;
-    dw_file_list list;         /* of VERSION */
-    dw_commit_record *commit;  /* of VERSION, until its step takes it; or NULL */
-    dw_companion_dir *dirs[2]; /* one for each copy; NULL until they are needed */
-    unsigned n_dirs;
+    dw_file_list list;        /* of VERSION */
+    dw_commit_record *commit; /* of VERSION, until its step takes it; or NULL */
+    dw_companion_dir *dir;    /* NULL until it is needed */
     char **kept; /* the paths of files of the user's, in place of those of VERSION */
     size_t n_kept;
 } dw_follow_files;

@@ -21,7 +21,6 @@ void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_byte
 {
     const dw_follow_options defaults = {
         .at = DW_NO_VERSION,
-        .n_copies = 1,
         .reader_wait_ms = 10000,
         .sweep_every = 64,
         .max_ahead_bytes = 32u << 20,
@@ -229,10 +228,7 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
     f->options.base = options->base ? dw_copy_string(options->base) : NULL;
     f->options.id = options->id ? dw_copy_string(options->id) : NULL;
     f->options.spool_dir = options->spool_dir ? dw_copy_string(options->spool_dir) : NULL;
-    f->options.weights_dir =
-        options->weights_dir ? dw_copy_string(options->weights_dir) : NULL;
-    bool good = !options->weights_dir == !f->options.weights_dir &&
-                !options->into == !f->options.into &&
+    bool good = !options->into == !f->options.into &&
                 !options->base == !f->options.base && !options->id == !f->options.id &&
                 !options->spool_dir == !f->options.spool_dir;
     if (good && !f->options.spool_dir && f->options.into) {
@@ -264,8 +260,8 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
     const dw_stream_record *s = &f->stream->record;
     dw_status status;
     if (o->into)
-        status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, s->stream, o,
-                                     f->is_own, err);
+        status =
+            dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, o, f->is_own, err);
     else if (o->n_tensors != s->n_tensors)
         status = fail_count(f, err);
     else if (o->widen)
@@ -277,7 +273,7 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
         status = find_start(f, err);
     if (status == DW_OK)
         status = dw_weights_accept(f->weights, err);
-    return status == DW_OK ? dw_weights_align(f->weights, err) : status;
+    return status == DW_OK ? dw_weights_forget_next(f->weights, err) : status;
 }
 
 /* ---- files that were replaced ---- */
@@ -353,9 +349,6 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
                               dw_error *err)
 {
     *out = NULL;
-    if (options->n_copies > 2)
-        return dw_fail(err, DW_INVALID, NULL, "there can be one copy or two, not %u",
-                       options->n_copies);
     if (!options->into == !options->tensors)
         return dw_fail(err, DW_INVALID, NULL,
                        "a follower needs either a directory or tensors in memory");
@@ -413,6 +406,5 @@ void dw_follower_close(dw_follower *f)
     dw_free((char *)f->options.base);
     dw_free((char *)f->options.id);
     dw_free((char *)f->options.spool_dir);
-    dw_free((char *)f->options.weights_dir);
     dw_free(f);
 }

@@ -166,7 +166,7 @@ dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
         status = install_files(f, err);
     if (status != DW_OK)
         return status;
-    return check_after(f, dw_weights_prepare(f->weights, false, err), err);
+    return check_after(f, dw_weights_prepare(f->weights, err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -180,7 +180,7 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();
-    status = dw_weights_apply(f->weights, false, err);
+    status = dw_weights_apply(f->weights, err);
     f->tally.apply_ms += dw_clock_ms() - start;
     return check_after(f, status, err);
 }
@@ -228,7 +228,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (status == DW_OK && !f->lost && dw_weights_update(f->weights) >= DW_UPDATE_APPLIED)
         status = dw_follower_finish(f, err);
     if (status == DW_OK && !f->lost)
-        status = dw_weights_align(f->weights, err);
+        status = dw_weights_forget_next(f->weights, err);
     while (status == DW_OK && dw_follower_version(f) != goal) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);

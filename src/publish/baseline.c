@@ -412,7 +412,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
     } else if (!is_same) {
         status = dw_weights_stage_copy(w, position, live, NULL, err);
         if (status == DW_OK)
-            status = dw_weights_apply(w, true, err);
+            status = dw_weights_apply(w, err);
         if (status == DW_OK)
             status = dw_weights_finish(w, true, err);
     }
@@ -455,7 +455,7 @@ static dw_status advance_dir(dw_publisher *p, const dw_position *position,
     if (status == DW_OK)
         status = dw_weights_stage_deltas(w, position, &u->objects, u->deltas, NULL);
     if (status == DW_OK)
-        status = dw_weights_apply(w, false, NULL);
+        status = dw_weights_apply(w, NULL);
     if (status == DW_OK)
         status = dw_weights_finish(w, false, NULL);
     return status;

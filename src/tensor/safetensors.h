@@ -54,9 +54,4 @@ dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
                                 size_t n_tensors, const dw_pair *metadata,
                                 size_t n_metadata, const char *path, dw_error *err);
 
-/* Pads a header with spaces, so that it and N_BYTES of data fill a multiple of MULTIPLE.
- * OUT holds only the header. */
-dw_status dw_safetensors_pad(dw_writer *out, uint64_t n_bytes, uint64_t multiple,
-                             const char *path, dw_error *err);
-
 #endif

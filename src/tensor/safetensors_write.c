@@ -112,18 +112,3 @@ dw_status dw_safetensors_header(dw_writer *out, const dw_tensor *tensors,
 
     return set_length(out, start, path, err);
 }
-
-dw_status dw_safetensors_pad(dw_writer *out, uint64_t n_bytes, uint64_t multiple,
-                             const char *path, dw_error *err)
-{
-    uint64_t n_over = (out->n_bytes + n_bytes) % multiple;
-    uint64_t n_pad = n_over > 0 ? multiple - n_over : 0;
-    if (n_pad > DW_SAFETENSORS_MAX_HEADER)
-        return dw_fail(err, DW_UNSUPPORTED, path,
-                       "to fill pages of %" PRIu64
-                       " bytes the header would have to be over the limit of %u",
-                       multiple, DW_SAFETENSORS_MAX_HEADER);
-    for (; n_pad > 0 && !out->failed; n_pad--)
-        dw_write_u8(out, ' ');
-    return out->failed ? dw_fail_memory(err, path) : set_length(out, 0, path, err);
-}

@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,26 +64,6 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
     return status;
 }
 
-static bool is_kept_elsewhere(const char *path)
-{
-    return dw_name_ends(path, DW_WEIGHTS_SUFFIX);
-}
-
-/* Weights that are kept elsewhere belong to the directory of the link to them. */
-static dw_status find_link(dw_target *t, const char *file, dw_error *err)
-{
-    if (is_kept_elsewhere(file))
-        return dw_fail(err, DW_INVALID, file,
-                       "these weights are kept for a directory that has a link to them: "
-                       "name that");
-    char *dir = dw_parent_path(file);
-    dw_free(t->identity);
-    t->identity = NULL;
-    dw_status status = dir ? resolve(&t->identity, dir, err) : dw_fail_memory(err, file);
-    dw_free(dir);
-    return status;
-}
-
 static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error *err)
 {
     const char *index = dw_checkpoint_index(ckpt);
@@ -99,8 +77,6 @@ static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error
     dw_free(parent);
     if (status != DW_OK || index)
         return status;
-    if (is_kept_elsewhere(t->identity))
-        return find_link(t, first, err);
     char *dir = NULL, *first_shard = NULL;
     status = find_index_of(&dir, &first_shard, t->identity, err);
     if (status == DW_OK && dir) {
@@ -164,53 +140,6 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     return status;
 }
 
-/* Sets TARGET to the target of the link PATH, or to "" if it is no link. */
-static void read_link(char target[PATH_MAX], const char *path)
-{
-    ssize_t n = readlink(path, target, PATH_MAX - 1);
-    target[n < 0 ? 0 : n] = '\0';
-}
-
-bool dw_is_kept_elsewhere(const char *path)
-{
-    char target[PATH_MAX];
-    read_link(target, path);
-    return is_kept_elsewhere(target);
-}
-
-void dw_kept_ending(char ending[DW_KEPT_ENDING_SIZE], const struct stat *dir)
-{
-    snprintf(ending, DW_KEPT_ENDING_SIZE, "-%" PRIx64 "-%" PRIx64 DW_WEIGHTS_SUFFIX,
-             (uint64_t)dir->st_dev, (uint64_t)dir->st_ino);
-}
-
-bool dw_is_kept_for(const char *path, struct stat *file)
-{
-    char target[PATH_MAX], ending[DW_KEPT_ENDING_SIZE];
-    struct stat dir;
-    char *parent = dw_parent_path(path);
-    const bool found = parent && stat(parent, &dir) == 0;
-    dw_free(parent);
-    if (!found)
-        return false;
-    read_link(target, path);
-    dw_kept_ending(ending, &dir);
-    return target[0] == '/' && dw_name_ends(target, ending) && lstat(target, file) == 0 &&
-           S_ISREG(file->st_mode);
-}
-
-/* Whether the weights that PATH is a link to are gone, or are no version and not this
- * directory's to finish. */
-static bool is_lost(const char *path, const char *patch_path)
-{
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return errno == ENOENT;
-    if (dw_is_kept_for(path, &st) && st.st_nlink == 1)
-        return false;
-    return lstat(patch_path, &st) == 0;
-}
-
 dw_status dw_target_remove_patch(const char *dir, dw_error *err)
 {
     static const char *const names[] = {
@@ -221,23 +150,6 @@ dw_status dw_target_remove_patch(const char *dir, dw_error *err)
         status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
         dw_free(path);
     }
-    return status;
-}
-
-dw_status dw_target_forget_lost(const char *path, dw_error *err)
-{
-    if (!dw_is_kept_elsewhere(path))
-        return DW_OK;
-    char *dir = dw_parent_path(path);
-    char *patch = dir ? dw_join_path(dir, PATCH_NAME) : NULL;
-    dw_status status = patch ? DW_OK : dw_fail_memory(err, path);
-    if (status == DW_OK && is_lost(path, patch)) {
-        status = dw_target_remove_patch(dir, err); /* the link last */
-        if (status == DW_OK)
-            status = dw_remove_file(path, err);
-    }
-    dw_free(dir);
-    dw_free(patch);
     return status;
 }
 

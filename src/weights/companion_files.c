@@ -116,11 +116,6 @@ void dw_companion_dir_close(dw_companion_dir *d)
     dw_free(d);
 }
 
-const char *dw_companion_path(const dw_companion_dir *d)
-{
-    return d->dir;
-}
-
 /* ---- what is there ---- */
 
 static known_file *find_known(const dw_companion_dir *d, const char *name)

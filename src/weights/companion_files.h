@@ -66,7 +66,4 @@ dw_status dw_companion_install(dw_companion_dir *d, dw_companion_counts *counts,
  * a link or a directory of that name. */
 bool dw_companion_kept(const dw_companion_dir *d, size_t i);
 
-/* The directory. */
-const char *dw_companion_path(const dw_companion_dir *d);
-
 #endif

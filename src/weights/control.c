@@ -15,7 +15,7 @@
 #include "base/mem.h"
 
 _Static_assert(sizeof(dw_control) == DW_CONTROL_BYTES, "a page");
-_Static_assert(offsetof(dw_control, copies) == 128, "as documented");
+_Static_assert(offsetof(dw_control, weights) == 128, "as documented");
 _Static_assert(offsetof(dw_control, slots) == 512, "as documented");
 
 struct dw_control_writer {
@@ -29,7 +29,7 @@ struct dw_control_writer {
 bool dw_control_is_sane(const dw_control *block)
 {
     return memcmp(block->magic, DW_CONTROL_MAGIC, sizeof block->magic) == 0 &&
-           (block->n_copies == 1 || block->n_copies == 2);
+           block->one == 1;
 }
 
 /* ---- locks ---- */
@@ -122,46 +122,41 @@ static dw_status new_writer(dw_control_writer **out, const char *dir, unsigned w
 }
 
 dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
-                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+                                 unsigned wait_ms, dw_error *err)
 {
     *out = NULL;
     dw_control_writer *w;
     dw_status status = new_writer(&w, dir, wait_ms, err);
-    if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block) &&
-        w->block->n_copies == n_copies) {
-        if (n_copies == 1 || w->block->current > 1)
-            w->block->current = 0;
+    if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block))
         *out = w;
-    } else {
+    else
         dw_control_writer_close(w);
-    }
     return status;
 }
 
-static dw_status write_block(const char *path, unsigned n_copies, dw_error *err)
+static dw_status write_block(const char *path, dw_error *err)
 {
-    dw_control block = {.magic = DW_CONTROL_MAGIC, .n_copies = n_copies};
-    block.copies[0].version = block.copies[1].version = UINT64_MAX;
+    const dw_control block = {
+        .magic = DW_CONTROL_MAGIC, .one = 1, .weights.version = UINT64_MAX};
     dw_remove_leftovers(path);
     dw_status status = dw_remove_file(path, err); /* a link, a pipe, whatever it is */
     return status == DW_OK ? dw_write_file(path, &block, sizeof block, err) : status;
 }
 
 dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
-                                 unsigned n_copies, unsigned wait_ms, dw_error *err)
+                                 unsigned wait_ms, dw_error *err)
 {
     *out = NULL;
     dw_control_writer *w;
     dw_status status = new_writer(&w, dir, wait_ms, err);
     /* readers that have the old block mapped must not go by it any more */
-    for (unsigned i = 0; status == DW_OK && w->block && i < 2; i++)
-        if (is_whole(w) && dw_control_is_sane(w->block))
-            dw_control_mark_written(w, i);
+    if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block))
+        dw_control_mark_written(w);
     if (status == DW_OK)
-        status = write_block(w->path, n_copies, err);
+        status = write_block(w->path, err);
     dw_control_writer_close(w);
     if (status == DW_OK)
-        status = dw_control_writer_open(out, dir, n_copies, wait_ms, err);
+        status = dw_control_writer_open(out, dir, wait_ms, err);
     if (status == DW_OK && !*out)
         status =
             dw_fail(err, DW_CONFLICT, dir, "somebody else replaced its " DW_CONTROL_NAME);
@@ -201,30 +196,24 @@ dw_status dw_control_writer_check(const dw_control_writer *w, dw_error *err)
 
 /* ---- writing ---- */
 
-void dw_control_mark_written(dw_control_writer *w, unsigned copy)
+void dw_control_mark_written(dw_control_writer *w)
 {
     if (!w || !is_whole(w))
         return;
-    uint64_t *sequence = &w->block->copies[copy].sequence;
+    uint64_t *sequence = &w->block->weights.sequence;
     __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
                      __ATOMIC_SEQ_CST);
     dw_control_fence(); /* before any store to the weights, any look at the slots */
 }
 
-void dw_control_abandon(dw_control_writer *w)
-{
-    for (unsigned i = 0; i < 2; i++)
-        dw_control_mark_written(w, i);
-}
-
-/* The number of a slot that holds COPY, or DW_CONTROL_SLOTS. A slot that nobody has
- * locked was left by a killed reader: it is cleared. A reader that locks it at this
- * moment cannot hold the copy, because its sequence is odd. */
-static unsigned find_holder(const dw_control_writer *w, unsigned copy)
+/* The number of a slot that holds the weights, or DW_CONTROL_SLOTS. A slot that nobody
+ * has locked was left by a killed reader: it is cleared. A reader that locks it at this
+ * moment cannot hold the weights, because their sequence is odd. */
+static unsigned find_holder(const dw_control_writer *w)
 {
     unsigned slot = 0;
     for (; slot < DW_CONTROL_SLOTS; slot++) {
-        uint64_t *holds = &w->block->slots[slot].holds, held = copy + 1;
+        uint64_t *holds = &w->block->slots[slot].holds, held = 1;
         if (__atomic_load_n(holds, __ATOMIC_SEQ_CST) != held)
             continue;
         if (dw_control_bytes_locked(w->fd, DW_CONTROL_SLOT_OFFSET(slot),
@@ -249,16 +238,16 @@ static dw_status fail_held(const dw_control_writer *w, unsigned slot, dw_error *
         process_text, w->wait_ms, slot);
 }
 
-dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *err)
+dw_status dw_control_begin_write(dw_control_writer *w, dw_error *err)
 {
     dw_status status = w ? dw_map_check(&w->map, err) : DW_OK;
     if (!w || status != DW_OK)
         return status;
-    uint64_t *sequence = &w->block->copies[copy].sequence;
+    uint64_t *sequence = &w->block->weights.sequence;
     const uint64_t before = __atomic_load_n(sequence, __ATOMIC_RELAXED);
     const uint64_t end = dw_clock_ms() + w->wait_ms;
-    dw_control_mark_written(w, copy);
-    for (unsigned slot; (slot = find_holder(w, copy)) < DW_CONTROL_SLOTS;) {
+    dw_control_mark_written(w);
+    for (unsigned slot; (slot = find_holder(w)) < DW_CONTROL_SLOTS;) {
         if (dw_clock_ms() >= end) {
             __atomic_store_n(sequence, before,
                              __ATOMIC_SEQ_CST); /* nothing was written */
@@ -272,12 +261,11 @@ dw_status dw_control_begin_write(dw_control_writer *w, unsigned copy, dw_error *
     return dw_map_check(&w->map, err); /* a lost block cannot stop any reader */
 }
 
-void dw_control_end_write(dw_control_writer *w, unsigned copy,
-                          const dw_control_label *label)
+void dw_control_end_write(dw_control_writer *w, const dw_control_label *label)
 {
     if (!w || !is_whole(w))
         return;
-    dw_control_copy *c = &w->block->copies[copy];
+    dw_control_weights *c = &w->block->weights;
     const size_t n = strnlen(label->stream, sizeof w->block->stream - 1);
     memset(w->block->stream, 0, sizeof w->block->stream);
     memcpy(w->block->stream, label->stream, n);
@@ -287,28 +275,17 @@ void dw_control_end_write(dw_control_writer *w, unsigned copy,
     __atomic_store_n(&c->sequence, (c->sequence | 1) + 1, __ATOMIC_SEQ_CST);
 }
 
-void dw_control_set(dw_control_writer *w, unsigned copy, const dw_control_label *label)
+void dw_control_set(dw_control_writer *w, const dw_control_label *label)
 {
     if (!w || !is_whole(w))
         return;
-    const dw_control_copy *c = &w->block->copies[copy];
+    const dw_control_weights *c = &w->block->weights;
     if (c->sequence % 2 == 0 && c->version == label->version &&
         c->state == label->state && c->files == label->files &&
         strncmp(w->block->stream, label->stream, sizeof w->block->stream) == 0)
         return;
-    dw_control_mark_written(w, copy);
-    dw_control_end_write(w, copy, label);
-}
-
-unsigned dw_control_current(const dw_control_writer *w)
-{
-    return is_whole(w) ? (unsigned)w->block->current & 1 : 0;
-}
-
-void dw_control_flip(dw_control_writer *w, unsigned copy)
-{
-    if (is_whole(w))
-        __atomic_store_n(&w->block->current, copy, __ATOMIC_SEQ_CST);
+    dw_control_mark_written(w);
+    dw_control_end_write(w, label);
 }
 
 dw_status dw_control_sync(dw_control_writer *w, dw_error *err)

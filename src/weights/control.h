@@ -3,11 +3,11 @@
  *     open, make     the block of a directory, whose lock the caller has
  *     mark           odd, if a write was interrupted
  *     lock           shows readers that the writer is there
- *     begin_write    odd; waits until no reader holds the copy
+ *     begin_write    odd; waits until no reader holds the weights
  *     end_write      the version; even
  *
  * Readers trust the block while the writer is there, and without a writer if there is no
- * patch file. So a copy with one is marked before the lock is taken, and the block is
+ * patch file. So weights with one are marked before the lock is taken, and the block is
  * synced before a patch file is removed. One thread at a time uses it.
  */
 #ifndef DW_WEIGHTS_CONTROL_H
@@ -18,7 +18,7 @@
 
 typedef struct dw_control_writer dw_control_writer;
 
-/* The version that a copy holds. */
+/* The version of the weights. */
 typedef struct dw_control_label {
     const char *stream;
     uint64_t version; /* UINT64_MAX: none */
@@ -26,14 +26,14 @@ typedef struct dw_control_label {
     uint64_t files;
 } dw_control_label;
 
-/* Maps the block in DIR. *OUT is NULL if there is none for so many copies. WAIT_MS:
- * how long begin_write waits for readers. */
+/* Maps the block in DIR. *OUT is NULL if there is none. WAIT_MS: how long begin_write
+ * waits for readers. */
 dw_status dw_control_writer_open(dw_control_writer **out, const char *dir,
-                                 unsigned n_copies, unsigned wait_ms, dw_error *err);
+                                 unsigned wait_ms, dw_error *err);
 
 /* Makes one, of no version, in place of whatever is there. */
 dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
-                                 unsigned n_copies, unsigned wait_ms, dw_error *err);
+                                 unsigned wait_ms, dw_error *err);
 
 /* Releases the lock; the block stays. Accepts NULL, as do all below. */
 void dw_control_writer_close(dw_control_writer *writer);
@@ -43,25 +43,18 @@ dw_status dw_control_writer_lock(dw_control_writer *writer, dw_error *err);
 /* DW_CONFLICT if the block is not the file of that name any more. */
 dw_status dw_control_writer_check(const dw_control_writer *writer, dw_error *err);
 
-/* Stops all readers: the files are not those that the block describes. */
-void dw_control_abandon(dw_control_writer *writer);
+/* Stops all readers: the weights are being written, or are not those that the block
+ * describes. */
+void dw_control_mark_written(dw_control_writer *writer);
 
-void dw_control_mark_written(dw_control_writer *writer, unsigned copy);
-
-/* DW_UNAVAILABLE if a reader still holds the copy after the wait: then the block is as
+/* DW_UNAVAILABLE if a reader still holds the weights after the wait: then the block is as
  * before. */
-dw_status dw_control_begin_write(dw_control_writer *writer, unsigned copy, dw_error *err);
-void dw_control_end_write(dw_control_writer *writer, unsigned copy,
-                          const dw_control_label *label);
+dw_status dw_control_begin_write(dw_control_writer *writer, dw_error *err);
+void dw_control_end_write(dw_control_writer *writer, const dw_control_label *label);
 
-/* Sets the label of a copy that is not being written. Does nothing if it is right
+/* Sets the label of weights that are not being written. Does nothing if it is right
  * already. */
-void dw_control_set(dw_control_writer *writer, unsigned copy,
-                    const dw_control_label *label);
-
-/* The copy to read. */
-unsigned dw_control_current(const dw_control_writer *writer);
-void dw_control_flip(dw_control_writer *writer, unsigned copy);
+void dw_control_set(dw_control_writer *writer, const dw_control_label *label);
 
 /* Makes the block durable. */
 dw_status dw_control_sync(dw_control_writer *writer, dw_error *err);
@@ -71,7 +64,7 @@ dw_status dw_control_check(const dw_control_writer *writer, dw_error *err);
 
 /* ---- for both sides ---- */
 
-/* Whether BYTES may be a block: magic and number of copies. */
+/* Whether BYTES may be a block. */
 bool dw_control_is_sane(const dw_control *block);
 
 /* Locks bytes of FD. *TAKEN is false if somebody else has the lock. */
@@ -81,7 +74,7 @@ dw_status dw_control_lock_bytes(int fd, size_t offset, size_t n_bytes, bool *tak
 /* Whether somebody has locked them through another descriptor. */
 bool dw_control_bytes_locked(int fd, size_t offset, size_t n_bytes);
 
-#define DW_CONTROL_HEAD_BYTES        offsetof(dw_control, copies)
+#define DW_CONTROL_HEAD_BYTES        offsetof(dw_control, weights)
 #define DW_CONTROL_SLOT_OFFSET(slot) offsetof(dw_control, slots[slot])
 
 #endif

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "weights/checkpoint_target.h"
 
 static dw_ownership fail_replaced(const char *path, const char *fate, dw_error *err)
 {
@@ -34,17 +33,11 @@ static dw_ownership judge_file(int fd, const char *path, dw_error *err)
     if (lstat(path, &named) != 0)
         return fail_replaced(path, "removed", err);
     const bool is_link = S_ISLNK(named.st_mode);
-    const bool is_ours = is_link && dw_is_kept_for(path, &named);
-    if (is_link && !is_ours && stat(path, &named) != 0)
+    if (is_link && stat(path, &named) != 0)
         return fail_replaced(path, "removed", err);
     if (named.st_dev != held.st_dev || named.st_ino != held.st_ino)
         return fail_replaced(path, "replaced", err);
-    if (is_link && !is_ours && dw_is_kept_elsewhere(path))
-        return fail_shared(path,
-                           "it is a link to weights that are kept for another directory, "
-                           "or to a second link",
-                           err);
-    if (is_link && !is_ours)
+    if (is_link)
         return fail_shared(path, "it is a symbolic link", err);
     if (held.st_nlink > 1)
         return fail_shared(path, "the file has several names (hard links)", err);

@@ -5,10 +5,6 @@
  * snapshot in the Hugging Face cache consists of links to files that other snapshots
  * share. A file that its name does not lead to any more was replaced or removed, and
  * stores to it are lost.
- *
- * Weights that are kept elsewhere (checkpoint_target.h) are reached through a link of our
- * own. Only that one link is followed, and only to a file that is kept for the directory
- * of the link: a copy of the directory has the link too.
  */
 #ifndef DW_WEIGHTS_OWN_FILES_H
 #define DW_WEIGHTS_OWN_FILES_H

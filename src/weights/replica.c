@@ -134,7 +134,12 @@ dw_status dw_replica_adopt(dw_replica *r, const dw_position *position, dw_error 
     r->at = *position;
     r->may_fill = false;
     dw_replica_update_control(r);
-    return r->dir ? dw_position_write(&r->at, NULL, r->dir, err) : DW_OK;
+    if (!r->dir)
+        return DW_OK;
+    status = dw_position_write(&r->at, NULL, r->dir, err);
+    if (status == DW_OK)
+        r->was_next = dw_nowhere;
+    return status;
 }
 
 /* ---- filling ---- */
@@ -229,7 +234,7 @@ void dw_replica_distrust(dw_replica *r)
     if (!r->dir)
         return; /* memory is filled again */
     /* a directory is patched to another version, from the weights as they are now */
-    dw_control_mark_written(r->control, r->copy);
+    dw_control_mark_written(r->control);
     r->record = DW_RECORD_DAMAGED;
     if (dw_replica_digest(r, NULL, NULL) != DW_OK)
         r->state = UINT64_MAX; /* of no version: a digest has 61 bits */

@@ -1,11 +1,11 @@
-/* The inside of weights (weights.h): their copies. Only src/weights includes this.
+/* The inside of weights (weights.h). Only src/weights includes this.
  *
- * A replica is one copy of the weights, in a directory or in memory, and the update that
- * brings it to the next version. dw_weights has one, or two in a directory with two
- * copies; `deltawire apply` has one without a version (checkpoint_apply.c).
+ * A replica is the weights, in a directory or in memory, and the update that brings them
+ * to the next version. dw_weights has one; `deltawire apply` has one without a version
+ * (checkpoint_apply.c).
  *
- *     weights.c          the verbs, for one copy or two
- *     weights_open.c     opening: the directory and its lock, copies and links
+ *     weights.c          the verbs
+ *     weights_open.c     opening: memory, or the directory and its lock
  *     weights_recover.c  finishing an interrupted update without the stream
  *     replica.c          memory; adopting a version, filling; comparing with digests
  *     replica_dir.c      a directory: finding out which version it is
@@ -24,9 +24,6 @@
 #include "weights/own_files.h"
 #include "weights/weights.h"
 
-#define DW_COPY_NAME    "copy-" /* and a digit */
-#define DW_CURRENT_NAME "current"
-
 typedef struct dw_widened dw_widened;
 
 typedef struct dw_replica {
@@ -44,9 +41,7 @@ typedef struct dw_replica {
 
     /* a directory */
     char *dir;
-    const char *weights_dir;    /* borrowed, or NULL */
     dw_control_writer *control; /* borrowed, or NULL */
-    unsigned copy;              /* its number there */
     bool is_own;                /* as in dw_replica_dir */
     bool was_damaged;           /* its files were no checkpoint, and were removed */
     dw_target target;           /* its files; no ckpt for memory, and while it is empty */
@@ -75,9 +70,7 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
 /* A directory that is there, and that the caller has locked. */
 typedef struct dw_replica_dir {
     const char *path;
-    const char *weights_dir;    /* for the file of the weights; NULL: PATH */
     dw_control_writer *control; /* gets the version of the weights; or NULL */
-    unsigned copy;              /* the number they have there */
     bool is_own;                /* as in dw_weights_open_dir */
 } dw_replica_dir;
 
@@ -127,10 +120,6 @@ dw_status dw_replica_stage_copy(dw_replica *replica, const dw_position *position
 /* For memory: stages MODEL, the weights of POSITION, and takes it if that succeeds. */
 dw_status dw_replica_stage_model(dw_replica *replica, const dw_position *position,
                                  dw_scratch_model *model, dw_error *err);
-
-/* Stages the patch that is staged at OTHER, which is at the same version. */
-dw_status dw_replica_stage_same(dw_replica *replica, const dw_replica *other,
-                                dw_error *err);
 
 /* Stages PARTS. If GOAL has a digest and the parts cover the model, they must lead to it.
  * If they cover less, the caller knows the rest, and checks their new_digests. PROGRESS
@@ -213,32 +202,21 @@ dw_status dw_replica_check_files(const dw_replica *replica, dw_error *err);
 /* As dw_weights_drop_shrunk. */
 dw_status dw_replica_drop_shrunk(const dw_replica *replica, dw_error *err);
 
-/* Makes the file of the weights, in the directory or in the one for weights, and maps it
- * (replica_file.c). */
+/* Makes the file of the weights, and maps it (replica_file.c). */
 dw_status dw_replica_fill_dir(dw_replica *replica, const dw_position *position,
                               dw_fill_fn source, void *context, dw_error *err);
 
-/* ---- one copy or two ---- */
+/* ---- the weights ---- */
 
 struct dw_weights {
-    dw_replica *now;  /* the copy to read */
-    dw_replica *twin; /* the other one, or NULL */
-
-    /* two copies: PREPARED once the twin is at the next version, APPLIED once it is the
-     * one to read; else NONE, and the copies know */
-    dw_update_state both;
+    dw_replica *now;
 
     /* a directory */
     char *into;
-    char *weights_dir; /* or NULL */
     int lock;
     dw_control_writer *control;
     unsigned reader_wait_ms;
     uint64_t n_private; /* files that were links, and were replaced with private copies */
 };
-
-/* Makes `current` name the copy to read, and links into the copies what else a checkpoint
- * has (weights_open.c). */
-dw_status dw_weights_link(const dw_weights *weights, dw_error *err);
 
 #endif

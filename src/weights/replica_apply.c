@@ -1,4 +1,4 @@
-/* The transaction on one copy of the weights, after it is staged: prepare, apply, finish.
+/* The transaction on the weights, after it is staged: prepare, apply, finish.
  * weights.h has the states, the files on disk, and what a crash leaves. */
 #include <inttypes.h>
 #include <string.h>
@@ -224,7 +224,7 @@ dw_status dw_replica_apply(dw_replica *r, dw_error *err)
     dw_status status = dw_replica_prepare(r, err);
     if (status != DW_OK || r->update >= DW_UPDATE_APPLIED)
         return status;
-    status = dw_control_begin_write(r->control, r->copy, err);
+    status = dw_control_begin_write(r->control, err);
     if (status == DW_OK)
         status = r->target.ckpt ? dw_replica_apply_files(r, err) : apply_memory(r, err);
     if (status == DW_OK)
@@ -241,7 +241,7 @@ static dw_status finish_data(dw_replica *r, bool sweep, dw_error *err)
     if (status == DW_OK)
         status = dw_replica_finish_files(r, sweep, err);
     if (status == DW_CORRUPT) /* not the version in the block: stop readers */
-        dw_control_mark_written(r->control, r->copy);
+        dw_control_mark_written(r->control);
     return status;
 }
 

@@ -16,7 +16,7 @@ void dw_replica_update_control(const dw_replica *r)
         return;
     const dw_position *p = r->update >= DW_UPDATE_APPLIED ? &r->next : &r->at;
     dw_control_set(
-        r->control, r->copy,
+        r->control,
         &(dw_control_label){
             .stream = p->stream,
             .version = p->version,
@@ -30,7 +30,7 @@ void dw_replica_update_control(const dw_replica *r)
 static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
 {
     /* nor the one in the block: stop readers */
-    dw_control_mark_written(r->control, r->copy);
+    dw_control_mark_written(r->control);
     const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
     if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
         return DW_OK; /* the stream knows which version they are, if they are one */
@@ -58,7 +58,7 @@ static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_er
     else if (at.version != DW_NO_VERSION)
         return refuse_changed(r, &at, err);
     if (r->record == DW_RECORD_DAMAGED)
-        dw_control_mark_written(r->control, r->copy);
+        dw_control_mark_written(r->control);
     return DW_OK;
 }
 
@@ -85,44 +85,12 @@ dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
     return status;
 }
 
-/* Whether the weights are kept in another directory and shall stay there. */
-static dw_status is_to_be_kept(bool *out, const dw_replica *r, dw_error *err)
-{
-    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
-    *out = path && r->weights_dir && r->at.version != DW_NO_VERSION &&
-           dw_is_kept_elsewhere(path);
-    dw_free(path);
-    return path ? DW_OK : dw_fail_memory(err, r->dir);
-}
-
-/* Makes a private copy in the directory for weights. */
-static dw_status keep_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
-{
-    dw_target old = r->target;
-    const dw_position at = r->at;
-    dw_tensor *from = dw_alloc_array(r->n_tensors, sizeof *from);
-    if (!from)
-        return dw_fail_memory(err, r->dir);
-    memcpy(from, r->tensors, r->n_tensors * sizeof *from);
-    r->target = (dw_target){.lock = -1};
-    dw_status status = dw_replica_fill(r, &at, dw_fill_from_tensors, from, err);
-    dw_target_release(&old);
-    dw_free(from);
-    *n_copied += status == DW_OK;
-    return status;
-}
-
 dw_status dw_replica_make_own(dw_replica *r, uint64_t *n_copied, dw_error *err)
 {
-    bool is_kept;
     const dw_digest state = r->state;
     if (!r->target.ckpt || dw_files_judge(r->target.ckpt, NULL) != DW_FILES_SHARED)
         return DW_OK;
-    dw_status status = is_to_be_kept(&is_kept, r, err);
-    if (status == DW_OK && is_kept)
-        return keep_own(r, n_copied, err);
-    if (status == DW_OK)
-        status = dw_files_make_own(r->target.ckpt, n_copied, err);
+    dw_status status = dw_files_make_own(r->target.ckpt, n_copied, err);
     if (status != DW_OK)
         return status;
     dw_replica_close_files(r);
@@ -175,7 +143,7 @@ static dw_status stop_readers(dw_replica *r, dw_error *err)
     dw_status status = dw_checkpoint_pending(r->dir, &pending, &fault);
     if (status != DW_OK || !pending)
         return DW_OK; /* the open reports it */
-    status = dw_control_begin_write(r->control, r->copy, err);
+    status = dw_control_begin_write(r->control, err);
     return status == DW_OK ? dw_control_sync(r->control, err) : status;
 }
 
@@ -231,7 +199,7 @@ static dw_status start_over(dw_replica *r, dw_error *err)
     r->record = DW_RECORD_NONE;
     r->has_weights = false;
     r->was_damaged = true;
-    dw_control_mark_written(r->control, r->copy);
+    dw_control_mark_written(r->control);
     return dw_weights_empty_dir(r->dir, err);
 }
 
@@ -241,10 +209,8 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
     if (!path)
         return dw_fail_memory(err, r->dir);
     dw_remove_leftovers(path); /* we have the lock: nobody is writing them */
-    dw_status status = dw_target_forget_lost(path, err);
     dw_free(path);
-    if (status == DW_OK)
-        status = stop_readers(r, err);
+    dw_status status = stop_readers(r, err);
     if (status == DW_OK)
         status = dw_replica_map_dir(r, err);
     if (status == DW_OK)
@@ -268,9 +234,7 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
     if (status != DW_OK)
         return status;
     r->dir = dw_copy_string(dir->path);
-    r->weights_dir = dir->weights_dir;
     r->control = dir->control;
-    r->copy = dir->copy;
     r->is_own = dir->is_own;
     status = r->dir ? open_dir(r, progress, err) : dw_fail_memory(err, dir->path);
     if (status == DW_OK)

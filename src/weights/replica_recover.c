@@ -31,16 +31,6 @@ dw_status dw_replica_load_patch(dw_replica *r, const char *path, dw_error *err)
     return status;
 }
 
-/* DW_CONFLICT if the weights are kept elsewhere, but not for this directory: the patch
- * file came with a copy of the directory, and the stores are not ours to do. */
-static dw_status check_kept(const dw_checkpoint *ckpt, dw_error *err)
-{
-    const char *first = dw_checkpoint_file(ckpt, 0);
-    if (!first || !dw_is_kept_elsewhere(first))
-        return DW_OK;
-    return dw_files_judge(ckpt, err) == DW_FILES_OWN ? DW_OK : DW_CONFLICT;
-}
-
 /* Finishes the update of the patch file. */
 static dw_status roll_forward(dw_replica *r, dw_error *err)
 {
@@ -92,8 +82,6 @@ static dw_status try_open(dw_replica *r, const char *path, bool only_recover,
     dw_status status = lock_files(t, path, &pending, err);
     if (status == DW_OK && (pending || !only_recover))
         status = dw_checkpoint_open(&t->ckpt, path, DW_CHECKPOINT_WRITE, err);
-    if (status == DW_OK && pending)
-        status = check_kept(t->ckpt, err);
     if (status == DW_OK && pending)
         status = leave_shared(t->ckpt, copied, err);
     if (status == DW_OK && pending && !*copied)

@@ -1,4 +1,4 @@
-/* Staging an update of one copy of the weights: the changes are decoded and proven, and
+/* Staging an update of the weights: the changes are decoded and proven, and
  * kept as a patch in memory or in a file, or as a whole model. The weights stay as they
  * are. */
 #include <inttypes.h>
@@ -203,27 +203,4 @@ const char *dw_replica_staged_path(const dw_replica *r)
     if (!r->target.ckpt || r->update == DW_UPDATE_NONE || r->update == DW_UPDATE_SYNCED)
         return NULL;
     return r->update == DW_UPDATE_STAGED ? r->target.staged_path : r->target.patch_path;
-}
-
-dw_status dw_replica_stage_same(dw_replica *r, const dw_replica *other, dw_error *err)
-{
-    const char *from = dw_replica_staged_path(other);
-    if (!r->has_weights)
-        return dw_fail(
-            err, DW_CONFLICT, r->dir,
-            "this copy of the weights is empty, and the other one is damaged. Remove the "
-            "directory above: the next run fills it from the stream");
-    dw_status status = dw_replica_discard(r, err);
-    if (status != DW_OK)
-        return status;
-    status = from
-                 ? dw_link_file(from, r->target.staged_path, err)
-                 : dw_fail(err, DW_INVALID, dw_replica_where(other), "nothing is staged");
-    status = open_staged_file(r, status, err);
-    if (status != DW_OK)
-        return status;
-    r->next = other->next;
-    memcpy(r->next_digests, other->next_digests, r->n_tensors * sizeof *r->next_digests);
-    r->n_changed = other->n_changed;
-    return DW_OK;
 }

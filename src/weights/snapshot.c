@@ -19,11 +19,6 @@
 
 #define YIELDS 50 /* before it sleeps: most writes are short */
 
-typedef struct mapped_copy {
-    dw_checkpoint *ckpt;
-    uint64_t files; /* as in the block when they were mapped */
-} mapped_copy;
-
 struct dw_snapshot {
     char *dir;
     char *path; /* of the block */
@@ -34,7 +29,8 @@ struct dw_snapshot {
     bool has_slot;
     bool is_pinned;
     unsigned slot;
-    mapped_copy copies[2];
+    dw_checkpoint *ckpt;
+    uint64_t files; /* as in the block when they were mapped */
 };
 
 /* ---- files that shrink ---- */
@@ -45,10 +41,9 @@ static dw_status check_block(const dw_snapshot *s, dw_error *err)
 }
 
 /* Whether the weights that were mapped are still there. */
-static dw_status check_copy(const dw_snapshot *s, uint64_t copy, dw_error *err)
+static dw_status check_files(const dw_snapshot *s, dw_error *err)
 {
-    const dw_checkpoint *ckpt = s->copies[copy].ckpt;
-    return ckpt ? dw_checkpoint_check(ckpt, err) : DW_OK;
+    return s->ckpt ? dw_checkpoint_check(s->ckpt, err) : DW_OK;
 }
 
 /* ---- opening ---- */
@@ -87,21 +82,6 @@ static bool has_writer(const dw_snapshot *s)
     return dw_control_bytes_locked(s->fd, 0, DW_CONTROL_HEAD_BYTES);
 }
 
-static unsigned current_copy(const dw_snapshot *s)
-{
-    return s->control->n_copies == 2
-               ? (unsigned)__atomic_load_n(&s->control->current, __ATOMIC_SEQ_CST) & 1
-               : 0;
-}
-
-/* The directory of a copy; dw_free. NULL when out of memory. */
-static char *copy_dir(const dw_snapshot *s, unsigned copy)
-{
-    return s->control->n_copies == 2
-               ? dw_join_path(s->dir, copy ? DW_COPY_NAME "1" : DW_COPY_NAME "0")
-               : dw_copy_string(s->dir);
-}
-
 static dw_status fail_interrupted(const dw_snapshot *s, dw_error *err)
 {
     return dw_fail(err, DW_UNAVAILABLE, s->dir,
@@ -118,15 +98,11 @@ static dw_status fail_empty(const dw_snapshot *s, dw_error *err)
  * older than the weights; but then there is a patch file. */
 static dw_status check_whole(const dw_snapshot *s, dw_error *err)
 {
-    const unsigned copy = current_copy(s);
-    const dw_control_copy *c = &s->control->copies[copy];
+    const dw_control_weights *c = &s->control->weights;
     bool pending = false;
     dw_status status = DW_OK;
     if (!has_writer(s)) {
-        char *dir = copy_dir(s, copy);
-        status =
-            dir ? dw_checkpoint_pending(dir, &pending, err) : dw_fail_memory(err, s->dir);
-        dw_free(dir);
+        status = dw_checkpoint_pending(s->dir, &pending, err);
         if (status == DW_OK)
             pending = pending || __atomic_load_n(&c->sequence, __ATOMIC_SEQ_CST) % 2 == 1;
     }
@@ -157,25 +133,22 @@ static dw_status take_slot(dw_snapshot *s, dw_error *err)
                    DW_CONTROL_SLOTS);
 }
 
-/* Maps the files of a copy, unless they are mapped and still the same. */
-static dw_status map_copy(dw_snapshot *s, const dw_control_mark *mark, dw_error *err)
+/* Maps the files, unless they are mapped and still the same. */
+static dw_status map_files(dw_snapshot *s, uint64_t files, dw_error *err)
 {
-    mapped_copy *m = &s->copies[mark->copy];
-    if (m->ckpt && m->files == mark->files)
+    if (s->ckpt && s->files == files)
         return DW_OK;
-    if (m->ckpt && s->is_pinned)
+    if (s->ckpt && s->is_pinned)
         return dw_fail(err, DW_STALE, s->dir,
                        "its files were made again, and the old ones are in use: open "
                        "another snapshot");
-    char *dir = copy_dir(s, (unsigned)mark->copy);
     dw_checkpoint *ckpt;
-    dw_status status = dir ? dw_checkpoint_open(&ckpt, dir, DW_CHECKPOINT_READ, err)
-                           : dw_fail_memory(err, s->dir);
-    dw_free(dir);
+    dw_status status = dw_checkpoint_open(&ckpt, s->dir, DW_CHECKPOINT_READ, err);
     if (status != DW_OK)
         return status;
-    dw_checkpoint_close(m->ckpt);
-    *m = (mapped_copy){ckpt, mark->files};
+    dw_checkpoint_close(s->ckpt);
+    s->ckpt = ckpt;
+    s->files = files;
     return DW_OK;
 }
 
@@ -194,15 +167,9 @@ dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err)
     if (status == DW_OK && s->writable)
         status = take_slot(s, err);
     if (status ==
-        DW_OK) { /* faults of the files are reported here, not at the first read */
-        const unsigned copy = current_copy(s);
-        status = map_copy(
-            s,
-            &(dw_control_mark){.copy = copy,
-                               .files = __atomic_load_n(&s->control->copies[copy].files,
-                                                        __ATOMIC_ACQUIRE)},
-            err);
-    }
+        DW_OK) /* faults of the files are reported here, not at the first read */
+        status = map_files(
+            s, __atomic_load_n(&s->control->weights.files, __ATOMIC_ACQUIRE), err);
     if (status == DW_OK)
         *out = s;
     else
@@ -215,8 +182,7 @@ void dw_snapshot_close(dw_snapshot *s)
     if (!s)
         return;
     dw_snapshot_release(s);
-    dw_checkpoint_close(s->copies[0].ckpt);
-    dw_checkpoint_close(s->copies[1].ckpt);
+    dw_checkpoint_close(s->ckpt);
     dw_map_close(&s->map);
     if (s->fd >= 0)
         close(s->fd); /* and with it the slot is free */
@@ -236,8 +202,7 @@ uint64_t dw_snapshot_version(const dw_snapshot *s)
 {
     if (check_block(s, NULL) != DW_OK)
         return UINT64_MAX;
-    return __atomic_load_n(&s->control->copies[current_copy(s)].version,
-                           __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&s->control->weights.version, __ATOMIC_ACQUIRE);
 }
 
 static dw_status fail_wait(const dw_snapshot *s, unsigned timeout_ms, dw_error *err)
@@ -274,16 +239,16 @@ static dw_status wait_for(dw_snapshot *s, bool hold, unsigned timeout_ms,
         if (status != DW_OK)
             return status;
     }
-    status = map_copy(s, mark, err);
+    status = map_files(s, mark->files, err);
     if (status == DW_OK)
-        status = check_copy(s, mark->copy, err);
+        status = check_files(s, err);
     if (status != DW_OK) {
         dw_snapshot_release(s);
         return status;
     }
     view->version = mark->version;
     view->state = mark->state;
-    view->tensors = dw_checkpoint_tensors(s->copies[mark->copy].ckpt, &view->n_tensors);
+    view->tensors = dw_checkpoint_tensors(s->ckpt, &view->n_tensors);
     return DW_OK;
 }
 
@@ -310,7 +275,6 @@ dw_status dw_snapshot_look(dw_snapshot *s, unsigned timeout_ms, dw_snapshot_view
 
 bool dw_snapshot_unchanged(const dw_snapshot *s, const dw_snapshot_view *view)
 {
-    return check_block(s, NULL) == DW_OK &&
-           check_copy(s, view->mark.copy, NULL) == DW_OK &&
+    return check_block(s, NULL) == DW_OK && check_files(s, NULL) == DW_OK &&
            dw_control_end(s->control, &view->mark);
 }

@@ -1,6 +1,5 @@
-/* Weights that go from version to version of a stream. They are in the caller's memory,
- * in a directory, or in a directory with two copies, of which one is read while the other
- * is written. This module owns the transaction from one version to the next: a kill at
+/* Weights that go from version to version of a stream, in the caller's memory or in a
+ * directory. This module owns the transaction from one version to the next: a kill at
  * any instant leaves the old version or the new one.
  *
  *     open      lock the directory; finish what a killed run left; map the weights
@@ -13,19 +12,16 @@
  * A verb that failed may be called again. Prepare and apply do nothing if they are done;
  * apply prepares first if needed. Only one thread at a time may use the weights.
  *
- * FILES. The directory of one copy holds
+ * FILES. The directory holds
  *
- *     W   model.safetensors, or shards and their index. With a directory for the weights
- *         (--weights-dir) W is a link to a file there, made for this very directory
+ *     W   model.safetensors, or shards and their index
  *     S   the patch while it is staged (format: patch_file.c). Its name is
  *         model.safetensors.deltawire-staged, or .deltawire-staged if W is several files
- *         or a link
  *     P   the same file once it is prepared: .deltawire-patch instead of -staged
  *     R   .deltawire-state.json: the record. It names the version of W and, during an
  *         update, the next one (position.h)
  *     C   .deltawire-control: the control block, for processes that map W (control.h).
- *         Its sequence is odd while W is written. With two copies there is one block, in
- *         the directory above the copies
+ *         Its sequence is odd while W is written
  *
  * STATES (dw_update_state), the files in each of them, and what the next open does after
  * a crash. A "-" means that the file is not there.
@@ -54,17 +50,6 @@
  * for the new weights. W is written under a temporary name, digested and synced; R names
  * only the next version; W gets its name; R names the version. A crash leaves no W, or
  * one that has the digest of the next version.
- *
- * TWO COPIES are in copy-0 and copy-1. The link `current` and C name the one to read, A;
- * B is its twin. Both have the patch as S, by a hard link; if A is damaged, each has its
- * own.
- *
- *     prepare   R of A names the next version; then B goes through all states
- *     apply     `current` and C name B: readers of A go on, new readers read B
- *     finish    once that is durable and no reader holds A, A goes through all states
- *
- * After a crash, the open reads the copy that the other's R names as next, else the newer
- * one. dw_weights_align then makes the other copy the same.
  *
  * MEMORY has the same states, with the patch in memory and no files. If it is on a
  * device, apply can fail. The old values are put back, and the weights are the old
@@ -110,14 +95,13 @@ dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
                                   dw_error *err);
 
 /* The directory that OPTIONS name, which is made if it is not there. Finishes an
- * interrupted update. Of two copies that are different versions, those of STREAM are
- * preferred. DW_MISMATCH if it holds another model, DW_CONFLICT if another process keeps
- * it up to date. IS_OWN: only this program's weights can be there. If they are no
- * checkpoint of the model, they are removed, and the directory is empty; if only values
- * are wrong, they stay and are no version. */
+ * interrupted update. DW_MISMATCH if it holds another model, DW_CONFLICT if another
+ * process keeps it up to date. IS_OWN: only this program's weights can be there. If they
+ * are no checkpoint of the model, they are removed, and the directory is empty; if only
+ * values are wrong, they stay and are no version. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
-                              const char *stream, const dw_follow_options *options,
-                              bool is_own, dw_error *err);
+                              const dw_follow_options *options, bool is_own,
+                              dw_error *err);
 
 /* A substitute for weights that cannot be opened: no version, and no tensor has data. */
 dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
@@ -131,16 +115,9 @@ void dw_weights_close(dw_weights *weights);
  * copies of files that are links. Until then, open only finishes an interrupted run. */
 dw_status dw_weights_accept(dw_weights *weights, dw_error *err);
 
-/* Makes the two copies the same if they differ and no update is under way, and the
- * records name one version. */
-dw_status dw_weights_align(dw_weights *weights, dw_error *err);
-
-/* The directory of the I-th copy; NULL if there are fewer, and for memory. */
-const char *dw_weights_copy_dir(const dw_weights *weights, unsigned i);
-
-/* Links into two copies what the directory above them holds beside them, unless they have
- * a file of that name. */
-dw_status dw_weights_link_files(const dw_weights *weights, dw_error *err);
+/* If the record names two versions and no update is under way, rewrites it with the one
+ * that the weights are. */
+dw_status dw_weights_forget_next(dw_weights *weights, dw_error *err);
 
 /* ---- directories that are not open ---- */
 
@@ -151,7 +128,7 @@ dw_status dw_weights_make_dir(const char *into, dw_error *err);
 /* Whether DIR holds a file of a checkpoint, whole or not. */
 bool dw_dir_has_weights(const char *dir);
 
-/* Removes the weights of a copy, their patch and their record. The control block and
+/* Removes the weights of DIR, their patch and their record. The control block and
  * every other file stay. */
 dw_status dw_weights_empty_dir(const char *dir, dw_error *err);
 
@@ -162,16 +139,13 @@ dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
 /* Whether a run was interrupted, so that the next open of INTO writes to its weights. */
 dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *err);
 
-/* Finishes an interrupted update of the directory that OPTIONS name, and makes two copies
- * the same. Needs no stream. */
+/* Finishes an interrupted update of the directory that OPTIONS name. Needs no stream. */
 dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err);
 
-/* Reads from its record which version the directory is that OPTIONS name, and sets *DIR,
- * which the caller frees with dw_free, to the directory of its weights. */
-dw_status dw_weights_recovered(dw_position *at, char **dir,
-                               const dw_follow_options *options, dw_error *err);
+/* Reads from its record which version the directory INTO is. */
+dw_status dw_weights_recovered(dw_position *at, const char *into, dw_error *err);
 
-/* ---- the weights as they are; of two copies, the one to read ---- */
+/* ---- the weights as they are ---- */
 
 const dw_position *dw_weights_at(const dw_weights *weights);
 
@@ -182,7 +156,7 @@ dw_digest dw_weights_state(const dw_weights *weights);
 const dw_tensor *dw_weights_tensors(const dw_weights *weights, size_t *n_tensors);
 const dw_digest *dw_weights_digests(const dw_weights *weights);
 
-/* The directory of the copy; NULL for memory. */
+/* The directory; NULL for memory. */
 const char *dw_weights_dir(const dw_weights *weights);
 
 /* Its open files; NULL for memory and for an empty directory. */
@@ -250,7 +224,7 @@ dw_status dw_weights_stage(dw_weights *weights, const dw_position *position,
                            const dw_objects *objects, const dw_blob *blobs,
                            const dw_progress *progress, dw_error *err);
 
-/* The same for deltas that are open already. Only for one copy. */
+/* The same for deltas that are open already. */
 dw_status dw_weights_stage_deltas(dw_weights *weights, const dw_position *position,
                                   const dw_objects *objects, dw_delta *const *deltas,
                                   dw_error *err);
@@ -270,22 +244,22 @@ dw_status dw_weights_stage_model(dw_weights *weights, const dw_position *positio
 /* Drops what is staged. DW_INVALID once it is prepared. */
 dw_status dw_weights_discard(dw_weights *weights, dw_error *err);
 
+dw_status dw_weights_prepare(dw_weights *weights, dw_error *err);
+dw_status dw_weights_apply(dw_weights *weights, dw_error *err);
+
 /* With SWEEP the stores are proven by reading all weights, else by reading only what was
  * stored. */
-dw_status dw_weights_prepare(dw_weights *weights, bool sweep, dw_error *err);
-dw_status dw_weights_apply(dw_weights *weights, bool sweep, dw_error *err);
 dw_status dw_weights_finish(dw_weights *weights, bool sweep, dw_error *err);
 
 /* ---- faults from outside ---- */
 
 /* Reads the next share of the weights and compares it with their digests: all of them
  * within N_VERSIONS calls; 0: nothing. DW_CORRUPT if they were changed. Then they are no
- * version, and the next stage starts from an anchor. A damaged twin is not an error: the
- * next stage makes it the same again. */
+ * version, and the next stage starts from an anchor. */
 dw_status dw_weights_sweep(dw_weights *weights, unsigned n_versions, dw_error *err);
 
 /* The caller found that the weights were changed: they are no version, and readers stop.
- * Drops what is staged. Only for one copy. */
+ * Drops what is staged. */
 void dw_weights_distrust(dw_weights *weights);
 
 /* DW_CONFLICT if the directory, a file of the weights or the control block is not the one
@@ -296,7 +270,7 @@ dw_status dw_weights_check_files(const dw_weights *weights, dw_error *err);
 /* DW_IO if a mapped file shrank. Cheap enough for every access. */
 dw_status dw_weights_check_size(const dw_weights *weights, dw_error *err);
 
-/* Removes the files of a copy if one of them shrank: the rest is no version, and is
+/* Removes the files if one of them shrank: the rest is no version, and is
  * fetched again. Files that somebody put in their place stay. */
 dw_status dw_weights_drop_shrunk(const dw_weights *weights, dw_error *err);
 

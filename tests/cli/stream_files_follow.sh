@@ -114,30 +114,6 @@ it "goes back"
 deltawire pull "$url" --into m --at 0 --quiet
 has m 0 config.json tokenizer.json vocab.json
 
-it "puts them into both copies, and links what is beside them"
-mkdir two
-echo mine >two/notes.txt
-deltawire pull "$url" --into two --copies 2 --quiet
-has two/copy-0 2 config.json tokenizer.json
-has two/copy-1 2 config.json tokenizer.json
-[ "$(cat two/current/notes.txt)" = mine ]
-[ ! -e two/config.json ]
-deltawire verify two --json | holds 'o["files"] == 2 and o["faults"] == []'
-rm two/copy-0/config.json
-fails 6 '1 companion file is not as installed' deltawire verify two
-grep -q '^fault: two/copy-0/config.json: the companion file is missing' out.last
-
-it "names the user's own file of two copies, and installs the version's once it is gone"
-mkdir own2
-echo mine >own2/config.json
-deltawire pull "$url" --into own2 --copies 2 --json 2>/dev/null |
-    holds 'o["files_kept"] == ["own2/config.json"]'
-[ "$(cat own2/current/config.json)" = mine ]
-rm own2/config.json
-deltawire pull "$url" --into own2 --copies 2 --json | holds 'o["files_kept"] == []'
-has own2/copy-0 2 config.json tokenizer.json
-has own2/copy-1 2 config.json tokenizer.json
-
 it "changes nothing if a file is missing from the stream"
 deltawire pull "$url" --into m --at 1 --quiet
 for key in $(object_list "$url" files/00000000000000000002-); do

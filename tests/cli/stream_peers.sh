@@ -56,7 +56,6 @@ deltawire verify "$url" --json | holds 'o["format"] == "trl" and o["replayed"] =
 
 it "refuses options that are only for deltawire streams"
 fails 7 'mirror\|are for streams' deltawire follow "$url" --into model --engine vllm=http://127.0.0.1:9
-fails 7 'are for streams' deltawire pull "$url" --into two --copies 2
 deltawire keygen key.pem >/dev/null
 fails 11 'no signatures' deltawire pull "$url" --into model --trust key.pem.pub
 fails 11 'no signatures' deltawire log "$url" --trust key.pem.pub

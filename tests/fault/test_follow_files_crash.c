@@ -112,13 +112,12 @@ static int remove_world(void **state)
     return temp_dir_remove(state);
 }
 
-static dw_status go(unsigned n_copies, uint64_t goal, dw_error *err)
+static dw_status go(uint64_t goal, dw_error *err)
 {
     dw_follower *f;
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = into;
-    options.n_copies = n_copies;
     options.n_threads = 1;
     options.sweep_every = 0;
     dw_status status = dw_follower_open(&f, store, &options, err);
@@ -153,7 +152,7 @@ static void check_dir(const char *dir, uint64_t version)
 }
 
 /* A sync from version START, or from nothing, to GOAL is killed before call STEP. */
-static bool run_one(unsigned n_copies, bool is_fresh, uint64_t goal, int step)
+static bool run_one(bool is_fresh, uint64_t goal, int step)
 {
     run_command(is_fresh ? "rm -rf '%s'; mkdir '%s'; echo -n mine >'%s/mine.txt'"
                          : "rm -rf '%s'; cp -a '%s-start' '%s'");
@@ -161,59 +160,42 @@ static bool run_one(unsigned n_copies, bool is_fresh, uint64_t goal, int step)
     const pid_t child = fork();
     if (child == 0) {
         calls_left = step;
-        _exit((int)go(n_copies, goal, NULL));
+        _exit((int)go(goal, NULL));
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     const int code = WEXITSTATUS(status);
     assert_true(code == DW_OK || code == KILLED);
-    char dirs[2][200];
-    for (unsigned i = 0; i < n_copies; i++)
-        snprintf(dirs[i], sizeof dirs[i], n_copies == 2 ? "%s/copy-%u" : "%s", into, i);
-    for (unsigned i = 0; i < n_copies; i++)
-        if (has(dirs[i], "model.safetensors"))
-            assert_true(has(dirs[i], "config.json") && has(dirs[i], "mine.txt"));
+    if (has(into, "model.safetensors"))
+        assert_true(has(into, "config.json") && has(into, "mine.txt"));
     dw_error err = {0};
-    assert_ok(go(n_copies, goal, &err), &err);
-    for (unsigned i = 0; i < n_copies; i++)
-        check_dir(dirs[i], goal);
+    assert_ok(go(goal, &err), &err);
+    check_dir(into, goal);
     return code == KILLED;
 }
 
-static void run_all(unsigned n_copies)
+static void test_kills(void **state)
 {
+    (void)state;
     dw_error err = {0};
     int n_steps = 0;
-    while (run_one(n_copies, true, 3, n_steps))
+    while (run_one(true, 3, n_steps))
         n_steps++;
     assert_true(n_steps > 40);
     run_command("rm -rf '%s' '%s-start'; mkdir '%s'");
     run_command("echo -n mine >'%s/mine.txt'");
-    assert_ok(go(n_copies, 2, &err), &err);
+    assert_ok(go(2, &err), &err);
     run_command("cp -a '%s' '%s-start'");
-    for (n_steps = 0; run_one(n_copies, false, 3, n_steps);)
+    for (n_steps = 0; run_one(false, 3, n_steps);)
         n_steps++;
     assert_true(n_steps > 40);
-}
-
-static void test_one_copy(void **state)
-{
-    (void)state;
-    run_all(1);
-}
-
-static void test_two_copies(void **state)
-{
-    (void)state;
-    run_all(2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_copy),
-        cmocka_unit_test(test_two_copies),
+        cmocka_unit_test(test_kills),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

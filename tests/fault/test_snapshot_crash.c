@@ -1,9 +1,9 @@
-/* A follower with one or two copies is killed before every system call. The power may
+/* A follower is killed before every system call. The power may
  * fail then too, so that the control block, the weights or both are as of the last sync.
  * A reader without a writer gets an error, or reads exactly the block's version. The next
  * follower goes on from a version to the end.
  */
-/* wrap: open pwrite fsync rename msync unlink link symlink flock */
+/* wrap: open pwrite fsync rename msync unlink link flock */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -40,9 +40,7 @@ static void before_call(void)
 /* ---- durable bytes ---- */
 
 static char into[128], synced[128];
-static const char *const names[] = {".deltawire-control", "model.safetensors",
-                                    "copy-0/model.safetensors",
-                                    "copy-1/model.safetensors"};
+static const char *const names[] = {".deltawire-control", "model.safetensors"};
 #define N_NAMES (sizeof names / sizeof *names)
 
 static void join(char out[256], const char *dir, size_t name)
@@ -154,7 +152,6 @@ int __wrap_msync(void *at, size_t n, int flags)
 WRAP(rename, (const char *from, const char *to), (from, to))
 WRAP(unlink, (const char *path), (path))
 WRAP(link, (const char *from, const char *to), (from, to))
-WRAP(symlink, (const char *target, const char *path), (target, path))
 WRAP(flock, (int fd, int operation), (fd, operation))
 
 /* ---- the follower ---- */
@@ -181,14 +178,13 @@ static int remove_world(void **state)
     return temp_dir_remove(state);
 }
 
-static dw_status go(unsigned n_copies, const uint64_t *goals, size_t n_goals,
-                    uint64_t *version, dw_error *err)
+static dw_status go(const uint64_t *goals, size_t n_goals, uint64_t *version,
+                    dw_error *err)
 {
     dw_follower *f;
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = into;
-    options.n_copies = n_copies;
     options.n_threads = 1;
     options.sweep_every = 2;
     dw_status status = dw_follower_open(&f, store, &options, err);
@@ -242,7 +238,7 @@ static const uint64_t goals[] = {3, 5, 1};
 
 /* Kills a follower before call number STEP; LOST: 1 the block, 2 the weights. False if it
  * made fewer calls. */
-static bool run_one(unsigned n_copies, int step, unsigned lost)
+static bool run_one(int step, unsigned lost)
 {
     run_command("rm -rf '%s/into' '%s/synced' && cp -a '%s/start' '%s/into'");
     assert_int_equal(mkdir(synced, 0777), 0);
@@ -257,7 +253,7 @@ static bool run_one(unsigned n_copies, int step, unsigned lost)
     pid_t child = fork();
     if (child == 0) {
         calls_left = step;
-        _exit((int)go(n_copies, goals, sizeof goals / sizeof *goals, NULL, NULL));
+        _exit((int)go(goals, sizeof goals / sizeof *goals, NULL, NULL));
     }
     noting = false;
     int status;
@@ -274,12 +270,10 @@ static bool run_one(unsigned n_copies, int step, unsigned lost)
             copy_bytes(shadow, name);
     }
     const uint64_t seen = read_version();
-    if (n_copies == 2) /* one of them can always be read */
-        assert_true(seen != DW_NO_VERSION);
     uint64_t version = DW_NO_VERSION;
     dw_error err = {0};
     const uint64_t goal = 4;
-    assert_ok(go(n_copies, &goal, 1, &version, &err), &err);
+    assert_ok(go(&goal, 1, &version, &err), &err);
     assert_true(version != DW_NO_VERSION);
     assert_true(version == 2 || version == 3 || version == 4 || version == 5 ||
                 version == 1);
@@ -289,38 +283,26 @@ static bool run_one(unsigned n_copies, int step, unsigned lost)
     return !finished;
 }
 
-static void run_mode(unsigned n_copies)
+static void test_kills(void **state)
 {
+    (void)state;
     const uint64_t start = 2;
     dw_error err = {0};
     run_command("rm -rf '%s/into' '%s/start'; mkdir -p '%s/start'; rmdir '%s/start'");
-    assert_ok(go(n_copies, &start, 1, NULL, &err), &err);
+    assert_ok(go(&start, 1, NULL, &err), &err);
     run_command("cp -a '%s/into' '%s/start'");
     int n_steps = 0;
-    while (run_one(n_copies, n_steps, (unsigned)n_steps % 4))
+    while (run_one(n_steps, (unsigned)n_steps % 4))
         n_steps++;
     for (int i = 0; i < n_steps; i += 3)
-        run_one(n_copies, i, (unsigned)(i + 1 + i / 4 % 3) % 4);
+        run_one(i, (unsigned)(i + 1 + i / 4 % 3) % 4);
     assert_true(n_steps > 40); /* or the wrappers were not used */
-}
-
-static void test_one_copy(void **state)
-{
-    (void)state;
-    run_mode(1);
-}
-
-static void test_two_copies(void **state)
-{
-    (void)state;
-    run_mode(2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_copy),
-        cmocka_unit_test(test_two_copies),
+        cmocka_unit_test(test_kills),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

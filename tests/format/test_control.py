@@ -28,12 +28,10 @@ class Reader:
         if os.fstat(self.file.fileno()).st_size != 4096:
             raise ValueError("no control block")
         self.block = mmap.mmap(self.file.fileno(), 4096)
-        self.n_copies = self.load(8)
-        if self.block[:8] != b"DWCTRL1\0" or self.n_copies not in (1, 2):
+        if self.block[:8] != b"DWCTRL1\0" or self.load(8) != 1:
             raise ValueError("no control block")
-        copy = self.load(16)
-        pending = any(self.directory(copy).glob("*.deltawire-patch"))
-        if not self.is_locked(0, 128) and (self.load(128 + 32 * copy) & 1 or pending):
+        pending = any(self.into.glob("*.deltawire-patch"))
+        if not self.is_locked(0, 128) and (self.load(128) & 1 or pending):
             raise BlockingIOError("start the follower first")
         self.slot = next(512 + 64 * i for i in range(56) if self.lock(512 + 64 * i, 64))
         self.store(self.slot, 0)
@@ -41,9 +39,6 @@ class Reader:
     def close(self):
         self.block.close()
         self.file.close()
-
-    def directory(self, copy):
-        return self.into if self.n_copies == 1 else self.into / f"copy-{copy}"
 
     def load(self, offset):
         return struct.unpack_from("<Q", self.block, offset)[0]
@@ -66,30 +61,26 @@ class Reader:
         return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
 
     def begin(self):
-        copy = self.load(16)
-        at = 128 + 32 * copy
-        sequence, version, state, files = (self.load(at + 8 * i) for i in range(4))
-        whole = sequence % 2 == 0 and self.load(at) == sequence and version != NONE
-        return (copy, sequence, version, state) if whole else None
+        sequence, version, state, files = (self.load(128 + 8 * i) for i in range(4))
+        whole = sequence % 2 == 0 and self.load(128) == sequence and version != NONE
+        return (sequence, version, state) if whole else None
 
     def end(self, mark):
-        return self.load(128 + 32 * mark[0]) == mark[1]
+        return self.load(128) == mark[0]
 
     def hold(self):
-        copy = self.load(16)
-        self.store(self.slot, copy + 1)
+        self.store(self.slot, 1)
         mark = self.begin()
-        if not mark or mark[0] != copy:
+        if not mark:
             self.drop()
-            return None
         return mark
 
     def drop(self):
         self.store(self.slot, 0)
 
-    def state(self, mark):
-        """The actual version of the weights."""
-        return state_of(self.directory(mark[0]) / "model.safetensors")
+    def state(self):
+        """The digest that the weights have."""
+        return state_of(self.into / "model.safetensors")
 
 
 def deltawire(*arguments):
@@ -114,41 +105,35 @@ def stream(tmp_path):
     return url
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_reader(tmp_path, stream, copies):
+def test_reader(tmp_path, stream):
     into = tmp_path / "into"
 
     def pull(version):
-        return deltawire("pull", stream, "--into", into, "--copies", copies, "--at", version,
-                         "--reader-wait", 0.05)
+        return deltawire("pull", stream, "--into", into, "--at", version, "--reader-wait",
+                         0.05)
 
     assert pull(0).returncode == 0
     reader = Reader(into)
-    assert reader.n_copies == copies
-    assert reader.block[64:128].rstrip(b"\0").decode() in (into / (
-        "copy-0" if copies == 2 else ".") / ".deltawire-state.json").read_text()
+    assert reader.block[64:128].rstrip(b"\0").decode() in (
+        into / ".deltawire-state.json").read_text()
     for version in (1, 2, 3):
         seen = reader.begin()
-        assert seen[2] == version - 1
+        assert seen[1] == version - 1
         assert reader.end(seen)
         held = reader.hold()
-        assert reader.state(held) == held[3]
+        assert reader.state() == held[2]
         answer = pull(version)
         assert answer.returncode != 0
         assert "has held the weights" in answer.stderr
-        assert reader.state(held) == held[3]  # unchanged, although the writer tried
-        if copies == 2:  # the other one can be read
-            assert reader.begin()[2] == version
-            assert reader.end(seen)
-        else:  # a new reader learns that the writer did not finish
-            with pytest.raises(BlockingIOError):
-                Reader(into)
+        assert reader.state() == held[2]  # unchanged, although the writer tried
+        with pytest.raises(BlockingIOError):  # a new reader learns that it did not finish
+            Reader(into)
         reader.drop()
         assert pull(version).returncode == 0
         assert not reader.end(seen)
         mark = reader.hold()
-        assert mark[2] == version
-        assert mark[3] == reader.state(mark) == state_of(tmp_path / f"{version}.safetensors")
+        assert mark[1] == version
+        assert mark[2] == reader.state() == state_of(tmp_path / f"{version}.safetensors")
         reader.drop()
     other = Reader(into)
     assert other.slot != reader.slot

@@ -185,15 +185,6 @@ def test_a_stream_is_repaired_collected_and_copied(case):
     case.is_at("fresh", case.head)
 
 
-@with_directory("copies")
-def test_two_copies_are_followed_on(case):
-    copies = case.path / "copies"
-    holds(copies / "current", case.versions[case.expected["copies"]])
-    case.pull("copies", "--copies", "2")
-    for copy in ("current", "copy-0", "copy-1"):
-        holds(copies / copy, case.versions[case.head])
-
-
 @with_directory("interrupted")
 def test_a_patch_file_is_finished(case):
     """0.1 was killed before the first store: the patch file has all of them."""

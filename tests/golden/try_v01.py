@@ -245,7 +245,6 @@ def main():
     attempt("a restart: every version", read_all, restarted, six)
     attempt("a restart: a follower crosses it", cross, restarted, 1, 5)
     attempt("directory of a follower", directory, plain)
-    attempt("directory with two copies", directory, plain, "--copies", "2")
     attempt("patch file of an interrupted apply", patch_file, plain)
     attempt("0.1 publishes on, with this version's baseline", publish_on, plain, 6,
             work / "plain-baseline")

@@ -1,9 +1,8 @@
 /* One process follows a stream into a directory. Others read the weights all the time,
  * with hold and with look, and compute their digest. All are killed at random and
- * restarted. Each read must get exactly the reported version. With two copies, one can be
- * read at any instant.
+ * restarted. Each read must get exactly the reported version.
  *
- *     VERSIONS=n        to be written in each mode (100; 30 with a sanitizer)
+ *     VERSIONS=n        to be written (100; 30 with a sanitizer)
  *     SEED=n            repeats the choices of a run; the instants are the machine's own
  *     SOAK_KEEP=1       leaves logs and directories where they are
  */
@@ -36,7 +35,6 @@
 static struct shared {
     uint64_t states[HEAD + 1]; /* the digest that each version has */
     uint64_t seed;
-    unsigned n_copies;
     _Atomic bool filled;
     _Atomic uint64_t n_versions, n_holds, n_looks, n_torn, n_waits, n_faults;
 } * shared;
@@ -132,7 +130,6 @@ static int write_on(uint64_t luck)
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = into;
-    options.n_copies = shared->n_copies;
     options.n_threads = 2;
     options.reader_wait_ms = 300000;
     options.sweep_every = 7;
@@ -173,7 +170,7 @@ static bool is_right(const dw_snapshot_view *view)
 static void was_refused(dw_status status, const dw_error *err)
 {
     shared->n_waits++;
-    if (status != DW_UNAVAILABLE || shared->n_copies == 2) {
+    if (status != DW_UNAVAILABLE) {
         soak_say("a reader", status, err);
         shared->n_faults++;
     }
@@ -183,8 +180,7 @@ static void read_once(dw_snapshot *s, uint64_t *luck)
 {
     dw_snapshot_view view;
     dw_error err = {0};
-    /* with two copies a reader never waits */
-    const unsigned patience = shared->n_copies == 2 ? 0 : 20;
+    const unsigned patience = 20;
     const bool hold = soak_below(luck, 2) == 0;
     dw_status status = hold ? dw_snapshot_hold(s, patience, &view, &err)
                             : dw_snapshot_look(s, patience, &view, &err);
@@ -248,16 +244,12 @@ static pid_t start(unsigned i, uint64_t luck)
     return pid;
 }
 
-static bool run_mode(unsigned n_copies, uint64_t n_versions)
+static bool run(uint64_t n_versions)
 {
     pid_t pids[1 + READERS] = {0};
-    uint64_t luck = shared->seed + n_copies, n_ends[2] = {0};
+    uint64_t luck = shared->seed, n_ends[2] = {0};
     uint64_t hangs_at = soak_now_ms() + HANG_MS, n_before = 0;
     uint64_t pause_ms = 30; /* longer if writers are killed before they make progress */
-    shared->n_copies = n_copies;
-    shared->filled = false;
-    shared->n_versions = shared->n_holds = shared->n_looks = 0;
-    shared->n_torn = shared->n_waits = 0;
     for (unsigned i = 0; i <= READERS; i++)
         pids[i] = start(i, soak_random(&luck));
     while (shared->n_faults == 0 &&
@@ -289,19 +281,19 @@ static bool run_mode(unsigned n_copies, uint64_t n_versions)
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
     }
-    printf("%u cop%s: %" PRIu64 " versions, %" PRIu64 " held, %" PRIu64
-           " looked at, %" PRIu64 " changed meanwhile, %" PRIu64
-           " waited in vain, %" PRIu64 " writers and %" PRIu64 " readers ended\n",
-           n_copies, n_copies == 1 ? "y" : "ies", shared->n_versions, shared->n_holds,
-           shared->n_looks, shared->n_torn, shared->n_waits, n_ends[0], n_ends[1]);
+    printf("%" PRIu64 " versions, %" PRIu64 " held, %" PRIu64 " looked at, %" PRIu64
+           " changed meanwhile, %" PRIu64 " waited in vain, %" PRIu64
+           " writers and %" PRIu64 " readers ended\n",
+           shared->n_versions, shared->n_holds, shared->n_looks, shared->n_torn,
+           shared->n_waits, n_ends[0], n_ends[1]);
     return shared->n_faults == 0;
 }
 
 /* In memory if there is such a directory: the disk is not tested. */
-static void choose_into(unsigned n_copies)
+static void choose_into(void)
 {
     const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(into, sizeof into, "%s/%s-%u", root, strrchr(soak_dir, '/') + 1, n_copies);
+    snprintf(into, sizeof into, "%s/%s", root, strrchr(soak_dir, '/') + 1);
 }
 
 int main(void)
@@ -323,12 +315,9 @@ int main(void)
     if (publisher == 0)
         _exit(publish() ? 0 : 1);
     waitpid(publisher, &status, 0);
-    bool good = status == 0;
-    for (unsigned n_copies = 1; good && n_copies <= 2; n_copies++) {
-        choose_into(n_copies);
-        good = run_mode(n_copies, n_versions);
-        if (!getenv("SOAK_KEEP"))
-            soak_remove_tree(into);
-    }
+    choose_into();
+    const bool good = status == 0 && run(n_versions);
+    if (!getenv("SOAK_KEEP"))
+        soak_remove_tree(into);
     return soak_end(good);
 }

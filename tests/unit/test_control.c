@@ -1,4 +1,4 @@
-/* The control block: invalid files, every transition of a copy, readers that hold it,
+/* The control block: invalid files, every transition, readers that hold it,
  * dead readers, deadlines, and threads that read while one writes. */
 /* labels: threads */
 #include <fcntl.h>
@@ -32,20 +32,20 @@ static void fresh(void)
     snprintf(path, sizeof path, "%s/%s", dir, DW_CONTROL_NAME);
 }
 
-static dw_control_writer *make(unsigned n_copies, unsigned wait_ms)
+static dw_control_writer *make(unsigned wait_ms)
 {
     dw_control_writer *w;
     dw_error err = {0};
-    assert_int_equal(dw_control_writer_make(&w, dir, n_copies, wait_ms, &err), DW_OK);
+    assert_int_equal(dw_control_writer_make(&w, dir, wait_ms, &err), DW_OK);
     assert_non_null(w);
     return w;
 }
 
-static dw_control_writer *open_again(unsigned n_copies)
+static dw_control_writer *open_again(void)
 {
     dw_control_writer *w;
     dw_error err = {0};
-    dw_status status = dw_control_writer_open(&w, dir, n_copies, 0, &err);
+    dw_status status = dw_control_writer_open(&w, dir, 0, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(status, DW_OK);
     return w;
@@ -84,12 +84,12 @@ static dw_control_label label(uint64_t version)
                               version / 10};
 }
 
-static void write_version(dw_control_writer *w, unsigned copy, uint64_t version)
+static void write_version(dw_control_writer *w, uint64_t version)
 {
     dw_error err = {0};
     dw_control_label l = label(version);
-    assert_int_equal(dw_control_begin_write(w, copy, &err), DW_OK);
-    dw_control_end_write(w, copy, &l);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
+    dw_control_end_write(w, &l);
 }
 
 /* ---- the file ---- */
@@ -98,29 +98,27 @@ static void test_files(void **state)
 {
     (void)state;
     fresh();
-    assert_null(open_again(1));
+    assert_null(open_again());
     assert_int_equal(access(path, F_OK), -1); /* reading creates nothing */
-    dw_control_writer *w = make(1, 0);
+    dw_control_writer *w = make(0);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, DW_CONTROL_BYTES);
     assert_int_equal(count_files(dir), 1);
-    write_version(w, 0, 5);
+    write_version(w, 5);
     dw_control_writer_close(w);
-    w = open_again(1); /* its contents stay */
+    w = open_again(); /* its contents stay */
     reader r = reader_open(0);
     dw_control_mark mark;
     assert_true(dw_control_begin(r.control, &mark));
     assert_int_equal(mark.version, 5);
     dw_control_writer_close(w);
-    assert_null(open_again(2)); /* for another number of copies */
     assert_true(dw_control_end(r.control, &mark));
-    w = make(2, 0);
+    w = make(0);
     assert_false(dw_control_begin(r.control, &mark)); /* no longer valid */
     reader_close(&r);
     r = reader_open(0);
     assert_false(dw_control_begin(r.control, &mark));
-    assert_int_equal(r.control->n_copies, 2);
     reader_close(&r);
     dw_control_writer_close(w);
     dw_control_writer_close(NULL);
@@ -149,7 +147,7 @@ static void test_foreign_files(void **state)
             put_file(path, bytes, DW_CONTROL_BYTES);
             break;
         case 4:
-            bytes[8] = 3;
+            bytes[8] = 2;
             put_file(path, bytes, DW_CONTROL_BYTES);
             break;
         case 5:
@@ -162,14 +160,14 @@ static void test_foreign_files(void **state)
             assert_int_equal(mkfifo(path, 0666), 0);
             break;
         }
-        assert_null(open_again(1));
-        dw_control_writer *w = make(1, 0);
-        write_version(w, 0, 1);
+        assert_null(open_again());
+        dw_control_writer *w = make(0);
+        write_version(w, 1);
         dw_control_writer_close(w);
         struct stat st;
         assert_int_equal(lstat(path, &st), 0);
         assert_true(S_ISREG(st.st_mode) && st.st_size == DW_CONTROL_BYTES);
-        w = open_again(1);
+        w = open_again();
         assert_non_null(w);
         dw_control_writer_close(w);
     }
@@ -178,12 +176,11 @@ static void test_foreign_files(void **state)
     memset(bytes, 0xff, sizeof bytes);
     memcpy(bytes, DW_CONTROL_MAGIC, 8);
     memset(bytes + 8, 0, 8);
-    bytes[8] = 2;
+    bytes[8] = 1;
     put_file(path, bytes, DW_CONTROL_BYTES);
-    dw_control_writer *w = open_again(2);
+    dw_control_writer *w = open_again();
     assert_non_null(w);
-    assert_int_equal(dw_control_current(w), 0);
-    write_version(w, 0, 3);
+    write_version(w, 3);
     reader r = reader_open(DW_CONTROL_SLOTS - 1);
     dw_control_mark mark;
     assert_true(dw_control_hold(r.control, r.slot, &mark));
@@ -195,8 +192,8 @@ static void test_foreign_files(void **state)
     fresh();
     assert_int_equal(mkdir(path, 0777), 0);
     dw_error err;
-    assert_int_equal(dw_control_writer_open(&w, dir, 1, 0, &err), DW_IO);
-    assert_int_equal(dw_control_writer_make(&w, dir, 1, 0, &err), DW_IO);
+    assert_int_equal(dw_control_writer_open(&w, dir, 0, &err), DW_IO);
+    assert_int_equal(dw_control_writer_make(&w, dir, 0, &err), DW_IO);
     assert_null(w);
 }
 
@@ -206,7 +203,7 @@ static void test_writing(void **state)
 {
     (void)state;
     fresh();
-    dw_control_writer *w = make(1, 0);
+    dw_control_writer *w = make(0);
     reader r = reader_open(7);
     dw_control_mark mark, before;
     dw_error err = {0};
@@ -214,78 +211,43 @@ static void test_writing(void **state)
     assert_false(dw_control_hold(r.control, r.slot, &mark));
     for (uint64_t version = 1; version < 30; version++) {
         dw_control_label l = label(version);
-        assert_int_equal(dw_control_begin_write(w, 0, &err), DW_OK);
-        assert_int_equal(r.control->copies[0].sequence % 2, 1);
+        assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
+        assert_int_equal(r.control->weights.sequence % 2, 1);
         assert_false(dw_control_begin(r.control, &mark));
         assert_false(dw_control_hold(r.control, r.slot, &mark));
         assert_int_equal(r.control->slots[r.slot].holds, 0);
         if (version > 1)
             assert_false(dw_control_end(r.control, &before));
-        dw_control_end_write(w, 0, &l);
+        dw_control_end_write(w, &l);
         assert_true(dw_control_begin(r.control, &mark));
-        assert_true(mark.copy == 0 && mark.version == version && mark.state == l.state &&
+        assert_true(mark.version == version && mark.state == l.state &&
                     mark.files == l.files);
         assert_string_equal(r.control->stream, l.stream);
         assert_true(dw_control_end(r.control, &mark));
         before = mark;
-        dw_control_set(w, 0, &l); /* already right: nobody is disturbed */
+        dw_control_set(w, &l); /* already right: nobody is disturbed */
         assert_true(dw_control_end(r.control, &mark));
         l.files++;
-        dw_control_set(w, 0, &l);
+        dw_control_set(w, &l);
         assert_false(dw_control_end(r.control, &mark));
         assert_true(dw_control_begin(r.control, &before));
         assert_int_equal(before.files, l.files);
     }
     assert_int_equal(dw_control_sync(w, &err), DW_OK);
     /* a writer that is killed half way, and the next one */
-    dw_control_mark_written(w, 0);
+    dw_control_mark_written(w);
     dw_control_writer_close(w);
     assert_false(dw_control_begin(r.control, &mark));
-    w = open_again(1);
+    w = open_again();
     assert_false(dw_control_begin(r.control, &mark));
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_OK);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
     assert_false(dw_control_begin(r.control, &mark));
     dw_control_label l = label(30);
-    dw_control_end_write(w, 0, &l);
+    dw_control_end_write(w, &l);
     assert_true(dw_control_begin(r.control, &mark));
     assert_true(mark.version == 30 && mark.sequence > before.sequence);
     dw_control_writer_close(w);
     reader_close(&r);
-}
-
-static void test_flipping(void **state)
-{
-    (void)state;
-    fresh();
-    dw_control_writer *w = make(2, 0);
-    dw_error err = {0};
-    dw_control_mark mark, old;
-    write_version(w, 0, 1);
-    reader r = reader_open(0), s = reader_open(1);
-    for (uint64_t version = 2; version < 20; version++) {
-        const unsigned now = dw_control_current(w), other = 1 - now;
-        assert_true(dw_control_hold(r.control, r.slot, &old));
-        assert_true(old.copy == now && old.version == version - 1);
-        /* the other one is written even if somebody holds this one; nobody waits */
-        assert_int_equal(dw_control_begin_write(w, other, &err), DW_OK);
-        assert_true(dw_control_begin(s.control, &mark) && mark.copy == now);
-        assert_true(dw_control_hold(s.control, s.slot, &mark) && mark.copy == now);
-        dw_control_drop(s.control, s.slot);
-        dw_control_label l = label(version);
-        dw_control_end_write(w, other, &l);
-        assert_true(dw_control_begin(s.control, &mark) && mark.version == version - 1);
-        dw_control_flip(w, other);
-        assert_true(dw_control_begin(s.control, &mark) && mark.version == version);
-        assert_true(dw_control_end(s.control, &old)); /* still whole */
-        assert_int_equal(dw_control_begin_write(w, now, &err), DW_UNAVAILABLE);
-        dw_control_drop(r.control, r.slot);
-        assert_int_equal(dw_control_begin_write(w, now, &err), DW_OK);
-        assert_false(dw_control_end(s.control, &old));
-        dw_control_end_write(w, now, &l);
-    }
-    reader_close(&r);
-    reader_close(&s);
-    dw_control_writer_close(w);
 }
 
 /* ---- readers that hold it ---- */
@@ -294,15 +256,15 @@ static void test_waiting(void **state)
 {
     (void)state;
     fresh();
-    dw_control_writer *w = make(1, 30);
+    dw_control_writer *w = make(30);
     dw_error err = {0};
     dw_control_mark mark;
-    write_version(w, 0, 1);
+    write_version(w, 1);
     reader r = reader_open(3);
     r.control->slots[r.slot].process = 4711;
     assert_true(dw_control_hold(r.control, r.slot, &mark));
     const uint64_t start = dw_clock_ms();
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_UNAVAILABLE);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_UNAVAILABLE);
     assert_true(dw_clock_ms() - start >= 30);
     assert_string_equal(err.where, path);
     assert_non_null(strstr(err.text, "process 4711"));
@@ -313,11 +275,11 @@ static void test_waiting(void **state)
     assert_true(dw_control_hold(s.control, s.slot, &mark) && mark.version == 1);
     dw_control_drop(s.control, s.slot);
     /* but an interrupted write stays marked */
-    dw_control_mark_written(w, 0);
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_UNAVAILABLE);
+    dw_control_mark_written(w);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_UNAVAILABLE);
     assert_false(dw_control_hold(s.control, s.slot, &mark));
     dw_control_drop(r.control, r.slot);
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_OK);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
     reader_close(&r);
     reader_close(&s);
     dw_control_writer_close(w);
@@ -336,15 +298,15 @@ static void test_in_time(void **state)
 {
     (void)state;
     fresh();
-    dw_control_writer *w = make(1, 60000);
+    dw_control_writer *w = make(60000);
     dw_error err = {0};
     dw_control_mark mark;
-    write_version(w, 0, 1);
+    write_version(w, 1);
     reader r = reader_open(3);
     assert_true(dw_control_hold(r.control, r.slot, &mark));
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, let_go, &r), 0);
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_OK);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
     assert_int_equal(__atomic_load_n(&r.control->slots[3].holds, __ATOMIC_SEQ_CST), 0);
     pthread_join(thread, NULL);
     reader_close(&r);
@@ -356,10 +318,10 @@ static void test_dead(void **state)
 {
     (void)state;
     fresh();
-    dw_control_writer *w = make(1, 60000);
+    dw_control_writer *w = make(60000);
     dw_error err = {0};
     dw_control_mark mark;
-    write_version(w, 0, 1);
+    write_version(w, 1);
     for (unsigned slot = 0; slot < DW_CONTROL_SLOTS; slot += 11) {
         fflush(NULL);
         pid_t child = fork();
@@ -373,7 +335,7 @@ static void test_dead(void **state)
     }
     reader r = reader_open(1);
     assert_int_equal(r.control->slots[11].holds, 1);
-    assert_int_equal(dw_control_begin_write(w, 0, &err), DW_OK); /* at once */
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK); /* at once */
     assert_int_equal(r.control->slots[11].holds, 0);
     reader_close(&r);
     dw_control_writer_close(w);
@@ -383,7 +345,7 @@ static void test_one_writer(void **state)
 {
     (void)state;
     fresh();
-    dw_control_writer *w = make(1, 0), *other = open_again(1);
+    dw_control_writer *w = make(0), *other = open_again();
     dw_error err = {0};
     reader r = reader_open(0);
     assert_false(dw_control_bytes_locked(r.fd, 0, DW_CONTROL_HEAD_BYTES));
@@ -398,10 +360,10 @@ static void test_one_writer(void **state)
     /* weights in memory have no block: all calls are allowed */
     dw_control_label l = label(1);
     assert_int_equal(dw_control_writer_lock(NULL, &err), DW_OK);
-    assert_int_equal(dw_control_begin_write(NULL, 0, &err), DW_OK);
-    dw_control_mark_written(NULL, 0);
-    dw_control_end_write(NULL, 0, &l);
-    dw_control_set(NULL, 0, &l);
+    assert_int_equal(dw_control_begin_write(NULL, &err), DW_OK);
+    dw_control_mark_written(NULL);
+    dw_control_end_write(NULL, &l);
+    dw_control_set(NULL, &l);
     assert_int_equal(dw_control_sync(NULL, &err), DW_OK);
 }
 
@@ -412,8 +374,7 @@ static void test_one_writer(void **state)
 #define N_ROUNDS  400
 
 static struct {
-    uint64_t weights[2][N_WORDS]; /* all words of a copy are its version */
-    unsigned n_copies;
+    uint64_t weights[N_WORDS]; /* all words are the version */
     _Atomic bool done;
     _Atomic unsigned n_mixed, n_refused, n_held;
 } world;
@@ -436,7 +397,7 @@ static void *hold_and_read(void *context)
             continue;
         }
         for (size_t i = 0; i < N_WORDS; i++)
-            if (load(&world.weights[mark.copy][i]) != mark.version)
+            if (load(&world.weights[i]) != mark.version)
                 world.n_mixed++;
         if (mark.version < last)
             world.n_mixed++;
@@ -448,55 +409,42 @@ static void *hold_and_read(void *context)
     return NULL;
 }
 
-static void put_version(dw_control_writer *w, unsigned copy, uint64_t version)
+static void put_version(dw_control_writer *w, uint64_t version)
 {
     dw_error err = {0};
     dw_control_label l = label(version);
-    assert_int_equal(dw_control_begin_write(w, copy, &err), DW_OK);
+    assert_int_equal(dw_control_begin_write(w, &err), DW_OK);
     for (size_t i = 0; i < N_WORDS; i++)
-        __atomic_store_n(&world.weights[copy][i], version, __ATOMIC_RELAXED);
-    dw_control_end_write(w, copy, &l);
+        __atomic_store_n(&world.weights[i], version, __ATOMIC_RELAXED);
+    dw_control_end_write(w, &l);
 }
 
 static void test_threads(void **state)
 {
     (void)state;
-    for (unsigned n_copies = 1; n_copies <= 2; n_copies++) {
-        fresh();
-        memset(&world, 0, sizeof world);
-        dw_control_writer *w = make(n_copies, 60000);
-        for (unsigned copy = 0; copy < n_copies; copy++)
-            put_version(w, copy, 1);
-        pthread_t threads[N_READERS];
-        for (uintptr_t i = 0; i < N_READERS; i++)
-            assert_int_equal(pthread_create(&threads[i], NULL, hold_and_read, (void *)i),
-                             0);
-        for (uint64_t version = 2; version < N_ROUNDS || world.n_held < 1000; version++) {
-            const unsigned now = n_copies == 2 ? dw_control_current(w) : 0;
-            put_version(w, n_copies == 2 ? 1 - now : 0, version);
-            if (n_copies == 2) {
-                dw_control_flip(w, 1 - now);
-                put_version(w, now, version);
-            }
-        }
-        world.done = true;
-        for (size_t i = 0; i < N_READERS; i++)
-            pthread_join(threads[i], NULL);
-        assert_int_equal(world.n_mixed, 0);
-        if (n_copies == 2)
-            assert_int_equal(world.n_refused, 0); /* they never wait */
-        dw_control_writer_close(w);
-    }
+    fresh();
+    memset(&world, 0, sizeof world);
+    dw_control_writer *w = make(60000);
+    put_version(w, 1);
+    pthread_t threads[N_READERS];
+    for (uintptr_t i = 0; i < N_READERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, hold_and_read, (void *)i), 0);
+    for (uint64_t version = 2; version < N_ROUNDS || world.n_held < 1000; version++)
+        put_version(w, version);
+    world.done = true;
+    for (size_t i = 0; i < N_READERS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(world.n_mixed, 0);
+    dw_control_writer_close(w);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),   cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_writing), cmocka_unit_test(test_flipping),
-        cmocka_unit_test(test_waiting), cmocka_unit_test(test_in_time),
-        cmocka_unit_test(test_dead),    cmocka_unit_test(test_one_writer),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_writing),    cmocka_unit_test(test_waiting),
+        cmocka_unit_test(test_in_time),    cmocka_unit_test(test_dead),
+        cmocka_unit_test(test_one_writer), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

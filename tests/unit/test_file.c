@@ -226,10 +226,9 @@ static void test_links(void **state)
 {
     (void)state;
     dw_error err = {0};
-    char first[128], second[128], link[128], other[128];
+    char first[128], second[128], other[128];
     snprintf(first, sizeof first, "%s/first", temp_dir);
     snprintf(second, sizeof second, "%s/second", temp_dir);
-    snprintf(link, sizeof link, "%s/link", temp_dir);
     assert_int_equal(dw_write_file(first, "one", 3, &err), DW_OK);
     assert_file_is(first, "one");
     assert_int_equal(dw_link_file(first, second, &err), DW_OK);
@@ -242,21 +241,8 @@ static void test_links(void **state)
         unlink(other);
     }
     assert_int_equal(dw_link_file(temp_path("none"), other, &err), DW_NOT_FOUND);
-    /* a link replaces a link, and a file */
-    assert_int_equal(dw_symlink_file("first", link, &err), DW_OK);
-    assert_file_is(link, "one");
-    assert_int_equal(dw_write_file(second, "two", 3, &err), DW_OK);
-    assert_file_is(first, "one");
-    put_text(temp_path("link.tmp-link"), "left by somebody");
-    assert_int_equal(dw_symlink_file("second", link, &err), DW_OK);
-    assert_file_is(link, "two");
-    assert_int_equal(dw_symlink_file("first", second, &err), DW_OK);
-    assert_file_is(link, "one");
-    assert_int_equal(count_files(temp_dir), 3);
-    assert_int_equal(dw_symlink_file("x", temp_path("none/link"), &err), DW_NOT_FOUND);
     unlink(first);
     unlink(second);
-    unlink(link);
 }
 
 /* Any part of any pages: they become present, and nothing changes. */

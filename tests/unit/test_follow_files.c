@@ -222,33 +222,6 @@ static void test_bad_object(void **state)
     }
 }
 
-static void test_two_copies(void **state)
-{
-    (void)state;
-    dw_follow_options o = options();
-    o.n_copies = 2;
-    assert_int_equal(mkdir(into, 0777), 0);
-    put_own("notes.txt", "mine");
-    put_own("vocab.txt", "mine");
-    dw_follower *f = open_follower(&o);
-    dw_follow_report r = sync_to(f, 1);
-    assert_int_equal(r.n_files_installed, 1);
-    assert_int_equal(r.n_files_kept, 1);
-    for (int i = 0; i < 2; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "copy-%d/config.json", i);
-        IS(name, "{\"v\":0}");
-        snprintf(name, sizeof name, "copy-%d/vocab.txt", i);
-        IS(name, "mine"); /* a link to the user's */
-    }
-    r = sync_to(f, 3);
-    IS("current/config.json", "{\"v\":3}");
-    IS("copy-0/config.json", "{\"v\":3}");
-    IS("copy-1/config.json", "{\"v\":3}");
-    IS("config.json", NULL);
-    dw_follower_close(f);
-}
-
 static void test_memory(void **state)
 {
     (void)state;
@@ -323,7 +296,6 @@ int main(void)
         TEST(test_without_files),
         TEST(test_phases),
         TEST(test_bad_object),
-        TEST(test_two_copies),
         TEST(test_memory),
         TEST(test_requests),
         TEST(test_requests_of_files),

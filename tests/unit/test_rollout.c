@@ -280,12 +280,11 @@ static void bed_free(bed *b)
     kit_free(&b->k);
 }
 
-static dw_follow_options follow_into(const char *dir, unsigned n_copies)
+static dw_follow_options follow_into(const char *dir)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = dir;
-    options.n_copies = n_copies;
     options.n_threads = 1;
     return options;
 }
@@ -300,10 +299,10 @@ static char *new_dir(void)
 }
 
 /* Makes a directory at version 0. */
-static void pull_first(const bed *b, const char *dir, unsigned n_copies)
+static void pull_first(const bed *b, const char *dir)
 {
     dw_error err = {0};
-    dw_follow_options options = follow_into(dir, n_copies);
+    dw_follow_options options = follow_into(dir);
     dw_follower *f;
     assert_ok(dw_follower_open(&f, b->store, &options, &err), &err);
     assert_ok(dw_follower_sync(f, 0, NULL, NULL, &err), &err);
@@ -333,18 +332,16 @@ static void follow_to(dw_rollout *r, uint64_t goal)
 
 /* One run with a fault at call FAIL_AT; false if there were fewer calls. */
 static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
-                     size_t n_toys, unsigned n_copies, bool kill_host)
+                     size_t n_toys, bool kill_host)
 {
     char *dir = new_dir();
-    char link[PATH_MAX];
-    snprintf(link, sizeof link, n_copies == 2 ? "%s/current" : "%s", dir);
     toy toys[2];
     dw_engine *engines[2];
     dw_error err = {0};
     unsigned n_news = 0;
-    pull_first(b, dir, n_copies);
+    pull_first(b, dir);
     for (size_t i = 0; i < n_toys; i++) {
-        toys[i] = (toy){.dir = link,
+        toys[i] = (toy){.dir = dir,
                         .own_copy = own_copy,
                         .truth = b->truth,
                         .fail_at = i == 0 ? fail_at : 0,
@@ -359,7 +356,7 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
     options.n_tries = 2;
     options.watch.engine = watch_engine;
     options.watch.context = &n_news;
-    dw_follow_options follow = follow_into(dir, n_copies);
+    dw_follow_options follow = follow_into(dir);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
     follow_to(r, 1);
@@ -379,7 +376,7 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
     dw_rollout_close(r);
     for (size_t i = 0; i < n_toys; i++)
         dw_engine_close(engines[i]);
-    assert_true(digest_dir(link) == b->truth[LAST]);
+    assert_true(digest_dir(dir) == b->truth[LAST]);
     free(dir);
     return came;
 }
@@ -392,7 +389,7 @@ static void test_every_call_fails(void **state)
     for (fault f = SILENT; f <= HALF_DONE; f++)
         for (int own_copy = 0; own_copy < 2; own_copy++) {
             unsigned n = 1;
-            while (run_with(&b, n, f, own_copy, 1, 1, n % 2))
+            while (run_with(&b, n, f, own_copy, 1, n % 2))
                 assert_true(++n < MAX_CALLS);
             assert_true(n > 12); /* probes, pauses, updates, resumes of three versions */
         }
@@ -406,47 +403,28 @@ static void test_two_engines(void **state)
     bed_make(&b);
     for (fault f = NONE; f <= HALF_DONE; f++)
         for (unsigned n = 1; n < 12; n++)
-            run_with(&b, n, f, n % 2, 2, 1, false);
-    bed_free(&b);
-}
-
-static void test_two_copies(void **state)
-{
-    (void)state;
-    bed b;
-    bed_make(&b);
-    for (fault f = NONE; f <= HALF_DONE; f++)
-        for (unsigned n = 3; n < 12; n++)
-            run_with(&b, n, f, false, 1, 2, n % 2);
+            run_with(&b, n, f, n % 2, 2, false);
     bed_free(&b);
 }
 
 /* A host at version 0 with one engine. */
 typedef struct host {
     char *dir;
-    char link[PATH_MAX]; /* to the directory that is read */
     toy t;
     dw_engine *engine;
 } host;
 
-static void host_make_copies(host *h, const bed *b, dw_rollout_options *options,
-                             unsigned n_copies)
+static void host_make(host *h, const bed *b, dw_rollout_options *options)
 {
     dw_error err = {0};
     *h = (host){.dir = new_dir()};
-    snprintf(h->link, sizeof h->link, n_copies == 2 ? "%s/current" : "%s", h->dir);
-    pull_first(b, h->dir, n_copies);
-    h->t = (toy){.dir = h->link, .truth = b->truth};
+    pull_first(b, h->dir);
+    h->t = (toy){.dir = h->dir, .truth = b->truth};
     start(&h->t);
     assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, &err), &err);
     dw_rollout_options_init(options);
     options->engines = &h->engine;
     options->n_engines = 1;
-}
-
-static void host_make(host *h, const bed *b, dw_rollout_options *options)
-{
-    host_make_copies(h, b, options, 1);
 }
 
 static void host_free(host *h)
@@ -467,7 +445,7 @@ static void test_patches(void **state)
         dw_rollout_options options;
         host_make(&h, &b, &options);
         options.engines_loaded = loaded;
-        dw_follow_options follow = follow_into(h.dir, 1);
+        dw_follow_options follow = follow_into(h.dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         if (loaded == 2) {
@@ -531,7 +509,7 @@ static void test_phases(void **state)
         char *dir = new_dir();
         toy toys[2];
         dw_engine *engines[2];
-        pull_first(&b, dir, 1);
+        pull_first(&b, dir);
         for (size_t i = 0; i < n_toys; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
             start(&toys[i]);
@@ -544,7 +522,7 @@ static void test_phases(void **state)
         options.engines = engines;
         options.n_engines = n_toys;
         options.watch.context = &log;
-        dw_follow_options follow = follow_into(dir, 1);
+        dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -575,7 +553,7 @@ static void test_slow_update(void **state)
     char *dir = new_dir();
     toy toys[2];
     dw_engine *engines[2];
-    pull_first(&b, dir, 1);
+    pull_first(&b, dir);
     for (size_t i = 0; i < 2; i++) {
         toys[i] = (toy){.dir = dir, .truth = b.truth};
         start(&toys[i]);
@@ -585,7 +563,7 @@ static void test_slow_update(void **state)
     dw_rollout_options_init(&options);
     options.engines = engines;
     options.n_engines = 2;
-    dw_follow_options follow = follow_into(dir, 1);
+    dw_follow_options follow = follow_into(dir);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
     follow_to(r, 1);
@@ -614,7 +592,7 @@ static void test_away(void **state)
         dw_rollout_options options;
         host_make(&h, &b, &options);
         options.patience_ms = patient ? 0 : 1;
-        dw_follow_options follow = follow_into(h.dir, 1);
+        dw_follow_options follow = follow_into(h.dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -655,7 +633,7 @@ static void test_resume_lost(void **state)
         char *dir = new_dir();
         toy toys[2];
         dw_engine *engines[2];
-        pull_first(&b, dir, 1);
+        pull_first(&b, dir);
         for (size_t i = 0; i < 2; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
             start(&toys[i]);
@@ -666,7 +644,7 @@ static void test_resume_lost(void **state)
         dw_rollout_options_init(&options);
         options.engines = engines;
         options.n_engines = 2;
-        dw_follow_options follow = follow_into(dir, 1);
+        dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -721,7 +699,7 @@ static void test_hang(void **state)
         char *dir = new_dir();
         toy toys[2];
         dw_engine *engines[2];
-        pull_first(&b, dir, 1);
+        pull_first(&b, dir);
         for (size_t i = 0; i < 2; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
             start(&toys[i]);
@@ -734,7 +712,7 @@ static void test_hang(void **state)
         dw_rollout_options_init(&options);
         options.engines = engines;
         options.n_engines = 2;
-        dw_follow_options follow = follow_into(dir, 1);
+        dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -789,7 +767,7 @@ static void test_hang_in_place(void **state)
         dw_rollout_options options;
         host_make(&h, &b, &options);
         options.patience_ms = 1;
-        dw_follow_options follow = follow_into(h.dir, 1);
+        dw_follow_options follow = follow_into(h.dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
         follow_to(r, 1);
@@ -825,8 +803,7 @@ static void test_hang_in_place(void **state)
 }
 
 /* Leaves DIR like a process that was killed after it prepared VERSION. */
-static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
-                              uint64_t version)
+static void kill_after_commit(const bed *b, const char *dir, uint64_t version)
 {
     int fate = 0;
     fflush(stdout);
@@ -835,7 +812,7 @@ static void kill_after_commit(const bed *b, const char *dir, unsigned n_copies,
     if (pid == 0) {
         dw_error err = {0};
         uint64_t at;
-        dw_follow_options options = follow_into(dir, n_copies);
+        dw_follow_options options = follow_into(dir);
         dw_follower *f;
         bool good = dw_follower_open(&f, b->store, &options, &err) == DW_OK &&
                     dw_follower_stage(f, version, &at, NULL, &err) == DW_OK &&
@@ -854,37 +831,36 @@ static void test_open_without_store(void **state)
     bed b;
     dw_error err = {0};
     bed_make(&b);
-    for (unsigned n_copies = 1; n_copies <= 2; n_copies++)
-        for (int own_copy = 0; own_copy < 2; own_copy++) {
-            host h;
-            dw_rollout_options options;
-            dw_rollout *r;
-            bool pending = false;
-            host_make_copies(&h, &b, &options, n_copies);
-            h.t.own_copy = own_copy;
-            dw_follow_options follow = follow_into(h.dir, n_copies);
-            kill_after_commit(&b, h.dir, n_copies, 1);
-            h.t.running = false; /* it was paused */
-            assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
-            assert_true(pending);
+    for (int own_copy = 0; own_copy < 2; own_copy++) {
+        host h;
+        dw_rollout_options options;
+        dw_rollout *r;
+        bool pending = false;
+        host_make(&h, &b, &options);
+        h.t.own_copy = own_copy;
+        dw_follow_options follow = follow_into(h.dir);
+        kill_after_commit(&b, h.dir, 1);
+        h.t.running = false; /* it was paused */
+        assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
+        assert_true(pending);
 
-            dw_store *away = kit_mem_store();
-            assert_fails(dw_rollout_open(&r, away, &follow, &options, &err), DW_NOT_FOUND,
-                         &err);
-            dw_store_close(away);
-            assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
-            assert_false(pending);
-            assert_true(digest_dir(h.t.dir) == b.truth[1]);
-            assert_true(h.t.running);
-            assert_int_equal(h.t.version, 1);
-            assert_true(look(&h.t) == b.truth[1]);
+        dw_store *away = kit_mem_store();
+        assert_fails(dw_rollout_open(&r, away, &follow, &options, &err), DW_NOT_FOUND,
+                     &err);
+        dw_store_close(away);
+        assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
+        assert_false(pending);
+        assert_true(digest_dir(h.t.dir) == b.truth[1]);
+        assert_true(h.t.running);
+        assert_int_equal(h.t.version, 1);
+        assert_true(look(&h.t) == b.truth[1]);
 
-            assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-            follow_to(r, LAST);
-            assert_int_equal(h.t.version, LAST);
-            dw_rollout_close(r);
-            host_free(&h);
-        }
+        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        follow_to(r, LAST);
+        assert_int_equal(h.t.version, LAST);
+        dw_rollout_close(r);
+        host_free(&h);
+    }
     bed_free(&b);
 }
 
@@ -898,11 +874,15 @@ static int make_dir_in_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),     cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines), cmocka_unit_test(test_two_copies),
-        cmocka_unit_test(test_hang),        cmocka_unit_test(test_hang_in_place),
-        cmocka_unit_test(test_away),        cmocka_unit_test(test_open_without_store),
-        cmocka_unit_test(test_phases),      cmocka_unit_test(test_slow_update),
+        cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_hang_in_place),
+        cmocka_unit_test(test_away),
+        cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_slow_update),
         cmocka_unit_test(test_resume_lost),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);

@@ -365,42 +365,6 @@ static void test_unwritable_tensors(void **state)
     dw_writer_release(&w);
 }
 
-/* Files of whole pages: more spaces, and the same tensors. */
-static void test_padded(void **state)
-{
-    (void)state;
-    static const uint64_t dims[] = {1001};
-    const dw_tensor tensor = {
-        .name = "a", .dtype = DW_U8, .n_dims = 1, .dims = dims, .n_bytes = 1001};
-    static const uint64_t pages[] = {1, 64, 4096, 2u << 20};
-    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
-        dw_writer w = {0};
-        dw_safetensors file;
-        dw_error err = {0};
-        assert_int_equal(dw_safetensors_header(&w, &tensor, 1, NULL, 0, "f", &err),
-                         DW_OK);
-        assert_int_equal(dw_safetensors_pad(&w, 1001, pages[i], "f", &err), DW_OK);
-        const size_t n_header = w.n_bytes;
-        assert_int_equal((n_header + 1001) % pages[i], 0);
-        assert_true(n_header + 1001 < pages[i] + 4096);
-        for (size_t k = 0; k < 1001; k++)
-            dw_write_u8(&w, (uint8_t)k);
-        assert_int_equal(dw_safetensors_parse(&file, w.bytes, w.n_bytes, "f", &err),
-                         DW_OK);
-        assert_int_equal(file.n_tensors, 1);
-        assert_int_equal(file.data_start, n_header);
-        assert_ptr_equal(file.tensors[0].data, w.bytes + n_header);
-        dw_safetensors_release(&file);
-        dw_writer_release(&w);
-    }
-    dw_writer w = {0};
-    dw_error err = {0};
-    assert_int_equal(dw_safetensors_header(&w, &tensor, 1, NULL, 0, "f", &err), DW_OK);
-    assert_int_equal(dw_safetensors_pad(&w, 1001, 1u << 30, "f", &err), DW_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "pages of 1073741824 bytes"));
-    dw_writer_release(&w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -415,7 +379,6 @@ int main(void)
         cmocka_unit_test(test_many_tensors),
         cmocka_unit_test(test_header_over_limit),
         cmocka_unit_test(test_unwritable_tensors),
-        cmocka_unit_test(test_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

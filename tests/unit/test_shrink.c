@@ -386,12 +386,11 @@ static void make_stream(dw_store *store, unsigned n_versions)
     dw_publisher_close(p);
 }
 
-static dw_follower *open_follower(dw_store *store, const char *dir, unsigned n_copies)
+static dw_follower *open_follower(dw_store *store, const char *dir)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = temp_path(dir);
-    options.n_copies = n_copies;
     dw_follower *f;
     CHECK_OK(dw_follower_open(&f, store, &options, &error));
     CHECK_OK(dw_follower_sync(f, 1, NULL, NULL, &error));
@@ -412,16 +411,17 @@ static void check_recovery(dw_follower *f, const char *path)
     dw_checkpoint_close(ckpt);
 }
 
-static void follow(unsigned n_copies, const char *file)
+static void follow(void)
 {
+    static const char file[] = "model.safetensors";
     for (size_t i = 0; i < N_CUTS; i++) {
         char dir[32], path[512];
-        snprintf(dir, sizeof dir, "into-%u-%zu", n_copies, i);
+        snprintf(dir, sizeof dir, "into-%zu", i);
         snprintf(path, sizeof path, "%s/%s", temp_path(dir), file);
         dw_store *store = open_store();
         if (i == 0)
             make_stream(store, 3);
-        dw_follower *f = open_follower(store, dir, n_copies);
+        dw_follower *f = open_follower(store, dir);
         cut_now(path, cuts[i]);
         CHECK_SHRANK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error), file);
         CHECK(dw_follower_version(f) == DW_NO_VERSION);
@@ -431,22 +431,12 @@ static void follow(unsigned n_copies, const char *file)
     }
 }
 
-static void follow_one_copy(void)
-{
-    follow(1, "model.safetensors");
-}
-
-static void follow_two_copies(void)
-{
-    follow(2, "copy-0/model.safetensors");
-}
-
 /* The weights shrink after the stage: the stores notice it. */
 static void follow_at_the_stores(void)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
-    dw_follower *f = open_follower(store, "into", 1);
+    dw_follower *f = open_follower(store, "into");
     uint64_t staged;
     CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
     CHECK_OK(dw_follower_prepare(f, &error));
@@ -462,7 +452,7 @@ static void follow_staged_file(void)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
-    dw_follower *f = open_follower(store, "into", 1);
+    dw_follower *f = open_follower(store, "into");
     uint64_t staged;
     CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
     cut_now(dw_follower_staged_path(f), 100);
@@ -476,7 +466,7 @@ static void control_block(void)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
-    dw_follower *f = open_follower(store, "into", 1);
+    dw_follower *f = open_follower(store, "into");
     cut_now(temp_path("into/" DW_CONTROL_NAME), 0);
     CHECK_SHRANK(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &error), DW_CONTROL_NAME);
     CHECK(dw_follower_version(f) == DW_NO_VERSION);
@@ -495,7 +485,7 @@ static void snapshot(void)
 {
     dw_store *store = open_store();
     make_stream(store, 2);
-    dw_follower *f = open_follower(store, "into", 1);
+    dw_follower *f = open_follower(store, "into");
     dw_snapshot *s;
     dw_snapshot_view view;
     CHECK_OK(dw_snapshot_open(&s, temp_path("into"), &error));
@@ -563,8 +553,7 @@ SHRINK_TEST(shrinking_delta)
 SHRINK_TEST(publish_checkpoint)
 SHRINK_TEST(publish_baseline)
 SHRINK_TEST(baseline_control)
-SHRINK_TEST(follow_one_copy)
-SHRINK_TEST(follow_two_copies)
+SHRINK_TEST(follow)
 SHRINK_TEST(follow_at_the_stores)
 SHRINK_TEST(follow_staged_file)
 SHRINK_TEST(control_block)
@@ -682,8 +671,7 @@ int main(void)
         cmocka_unit_test(test_publish_checkpoint),
         cmocka_unit_test(test_publish_baseline),
         cmocka_unit_test(test_baseline_control),
-        cmocka_unit_test(test_follow_one_copy),
-        cmocka_unit_test(test_follow_two_copies),
+        cmocka_unit_test(test_follow),
         cmocka_unit_test(test_follow_at_the_stores),
         cmocka_unit_test(test_follow_staged_file),
         cmocka_unit_test(test_control_block),

@@ -41,14 +41,13 @@ static int remove_world(void **state)
 
 static char into[128];
 
-static dw_follower *follow(const char *name, unsigned n_copies)
+static dw_follower *follow(const char *name)
 {
     dw_error err = {0};
     dw_follow_options options;
     dw_follow_options_init(&options);
     snprintf(into, sizeof into, "%s/%s", temp_dir, name);
     options.into = into;
-    options.n_copies = n_copies;
     options.n_threads = 1;
     options.reader_wait_ms = 20;
     dw_follower *f;
@@ -96,7 +95,7 @@ static void test_nothing_there(void **state)
     (void)state;
     open_fails(temp_path("nowhere"), DW_NOT_FOUND, "no follower keeps weights here");
     open_fails(temp_dir, DW_NOT_FOUND, "no follower keeps weights here");
-    dw_follower *f = follow("empty", 1);
+    dw_follower *f = follow("empty");
     open_fails(into, DW_NOT_FOUND, "no version");
     dw_follower_close(f);
     open_fails(into, DW_NOT_FOUND, "no version");
@@ -107,7 +106,7 @@ static void test_nothing_there(void **state)
     char bytes[DW_CONTROL_BYTES] = "DWCTRL0";
     put_file(path, bytes, sizeof bytes);
     open_fails(into, DW_CORRUPT, "no control block");
-    f = follow("empty", 1); /* the follower repairs it */
+    f = follow("empty"); /* the follower repairs it */
     go_to(f, 3);
     dw_snapshot *s = look_at(into);
     assert_int_equal(dw_snapshot_version(s), 3);
@@ -120,7 +119,7 @@ static void test_one_copy(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_follower *f = follow("one", 1);
+    dw_follower *f = follow("one");
     go_to(f, 0);
     dw_snapshot *s = look_at(into);
     dw_snapshot_view held, seen;
@@ -157,7 +156,7 @@ static void test_one_copy(void **state)
     assert_true(is_version(&held, 3));
     dw_snapshot_close(s); /* while it holds a version */
     s = look_at(into);    /* without a writer */
-    f = follow("one", 1);
+    f = follow("one");
     go_to(f, 5);
     assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
     assert_true(is_version(&held, 5));
@@ -165,99 +164,49 @@ static void test_one_copy(void **state)
     dw_follower_close(f);
 }
 
-static void test_two_copies(void **state)
-{
-    (void)state;
-    dw_error err = {0};
-    dw_follower *f = follow("two", 2);
-    go_to(f, 0);
-    dw_snapshot *s = look_at(into), *other = look_at(into);
-    dw_snapshot_view held, seen, old;
-    for (uint64_t v = 1; v < 8; v++) {
-        uint64_t staged;
-        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
-        assert_true(is_version(&held, v - 1));
-        assert_ok(dw_snapshot_look(other, 0, &old, &err), &err);
-        assert_ok(dw_follower_stage(f, v, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_prepare(f, &err), &err);
-        assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
-        assert_true(is_version(&seen, v - 1));       /* not readable yet */
-        assert_ok(dw_follower_apply(f, &err), &err); /* even if somebody holds it */
-        assert_true(is_version(&held, v - 1));
-        assert_true(dw_snapshot_unchanged(other, &old));
-        assert_ok(dw_snapshot_look(other, 0, &seen, &err), &err);
-        assert_true(is_version(&seen, v));
-        assert_true(seen.mark.copy != held.mark.copy);
-        assert_fails(dw_follower_finish(f, &err), DW_UNAVAILABLE, &err);
-        assert_true(is_version(&held, v - 1));
-        dw_snapshot_release(s);
-        assert_ok(dw_snapshot_hold(s, 0, &held, &err), &err);
-        assert_true(is_version(&held, v));
-        assert_ok(dw_follower_finish(f, &err), &err);
-        assert_false(dw_snapshot_unchanged(other, &old));
-        assert_true(dw_snapshot_unchanged(other, &seen));
-        assert_true(is_version(&held, v));
-        dw_snapshot_release(s);
-    }
-    dw_snapshot_close(s);
-    dw_snapshot_close(other);
-    dw_follower_close(f);
-}
-
 /* The writer dies in the middle of a write. */
 static void test_dead_writer(void **state)
 {
     (void)state;
-    for (unsigned n_copies = 1; n_copies <= 2; n_copies++) {
-        dw_error err = {0};
-        const char *name = n_copies == 1 ? "dead-1" : "dead-2";
-        dw_follower *f = follow(name, n_copies);
-        uint64_t staged;
-        dw_snapshot_view view;
-        go_to(f, 1);
-        dw_snapshot *s = look_at(into);
-        assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
-        assert_ok(dw_follower_prepare(f, &err), &err);
-        dw_follower_close(f); /* prepared, not begun */
-        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
-        assert_true(
-            is_version(&view, 1)); /* a reader from before knows that it is whole */
-        dw_snapshot_release(s);
-        if (n_copies == 1)
-            open_fails(into, DW_UNAVAILABLE, "start it again");
-        else
-            dw_snapshot_close(look_at(into)); /* this is not the copy that was written */
-        f = follow(name, n_copies);
-        assert_int_equal(dw_follower_version(f), 2);
-        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
-        assert_true(is_version(&view, 2));
-        dw_snapshot_release(s);
-        dw_follower_close(f);
-        if (n_copies == 2) {
-            dw_snapshot_close(s);
-            continue;
-        }
-        /* during the stores: only the mark is left of it */
-        char path[200];
-        snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
-        int fd = open(path, O_RDWR);
-        uint64_t sequence;
-        const off_t at = offsetof(dw_control, copies);
-        assert_int_equal(pread(fd, &sequence, 8, at), 8);
-        sequence |= 1;
-        assert_int_equal(pwrite(fd, &sequence, 8, at), 8);
-        close(fd);
-        open_fails(into, DW_UNAVAILABLE, "start it again");
-        assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_UNAVAILABLE, &err);
-        assert_non_null(strstr(err.text, "start it again"));
-        assert_fails(dw_snapshot_look(s, 5, &view, &err), DW_UNAVAILABLE, &err);
-        assert_int_equal(dw_snapshot_version(s), 2); /* the last one */
-        f = follow(name, 1);
-        assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
-        assert_true(is_version(&view, 2));
-        dw_snapshot_close(s);
-        dw_follower_close(f);
-    }
+    dw_error err = {0};
+    dw_follower *f = follow("dead");
+    uint64_t staged;
+    dw_snapshot_view view;
+    go_to(f, 1);
+    dw_snapshot *s = look_at(into);
+    assert_ok(dw_follower_stage(f, 2, &staged, NULL, &err), &err);
+    assert_ok(dw_follower_prepare(f, &err), &err);
+    dw_follower_close(f); /* prepared, not begun */
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(is_version(&view, 1)); /* a reader from before knows that it is whole */
+    dw_snapshot_release(s);
+    open_fails(into, DW_UNAVAILABLE, "start it again");
+    f = follow("dead");
+    assert_int_equal(dw_follower_version(f), 2);
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(is_version(&view, 2));
+    dw_snapshot_release(s);
+    dw_follower_close(f);
+    /* during the stores: only the mark is left of it */
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
+    int fd = open(path, O_RDWR);
+    uint64_t sequence;
+    const off_t at = offsetof(dw_control, weights);
+    assert_int_equal(pread(fd, &sequence, 8, at), 8);
+    sequence |= 1;
+    assert_int_equal(pwrite(fd, &sequence, 8, at), 8);
+    close(fd);
+    open_fails(into, DW_UNAVAILABLE, "start it again");
+    assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_UNAVAILABLE, &err);
+    assert_non_null(strstr(err.text, "start it again"));
+    assert_fails(dw_snapshot_look(s, 5, &view, &err), DW_UNAVAILABLE, &err);
+    assert_int_equal(dw_snapshot_version(s), 2); /* the last one */
+    f = follow("dead");
+    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
+    assert_true(is_version(&view, 2));
+    dw_snapshot_close(s);
+    dw_follower_close(f);
 }
 
 /* A reader holds the weights while another follower must finish an interrupted apply.
@@ -266,7 +215,7 @@ static void test_held_at_restart(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_follower *f = follow("restart", 1);
+    dw_follower *f = follow("restart");
     uint64_t staged;
     dw_snapshot_view view;
     go_to(f, 1);
@@ -282,7 +231,7 @@ static void test_held_at_restart(void **state)
     assert_fails(dw_follower_open(&f, store, &options, &err), DW_UNAVAILABLE, &err);
     assert_true(is_version(&view, 1));
     dw_snapshot_release(s);
-    f = follow("restart", 1);
+    f = follow("restart");
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     assert_true(is_version(&view, 2));
     dw_snapshot_close(s);
@@ -292,7 +241,7 @@ static void test_held_at_restart(void **state)
 static void test_slots(void **state)
 {
     (void)state;
-    dw_follower *f = follow("slots", 1);
+    dw_follower *f = follow("slots");
     go_to(f, 1);
     dw_snapshot *all[DW_CONTROL_SLOTS];
     dw_error err = {0};
@@ -320,7 +269,7 @@ static void test_slots(void **state)
 static void test_without_rights(void **state)
 {
     (void)state;
-    dw_follower *f = follow("rights", 1);
+    dw_follower *f = follow("rights");
     go_to(f, 1);
     char path[200];
     snprintf(path, sizeof path, "%s/%s", into, DW_CONTROL_NAME);
@@ -359,7 +308,7 @@ static void test_other_files(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_follower *f = follow("files", 1);
+    dw_follower *f = follow("files");
     dw_snapshot_view view;
     go_to(f, 1);
     dw_snapshot *s = look_at(into);
@@ -371,7 +320,7 @@ static void test_other_files(void **state)
     char path[200];
     snprintf(path, sizeof path, "%s/model.safetensors", into);
     assert_int_equal(unlink(path), 0);
-    f = follow("files", 1);
+    f = follow("files");
     assert_fails(dw_snapshot_hold(s, 5, &view, &err), DW_NOT_FOUND, &err);
     go_to(f, 6);
     const void *kept = tensors[0].data;
@@ -391,10 +340,10 @@ static void test_other_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_there),   cmocka_unit_test(test_one_copy),
-        cmocka_unit_test(test_two_copies),      cmocka_unit_test(test_dead_writer),
-        cmocka_unit_test(test_held_at_restart), cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_without_rights),  cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_one_copy),
+        cmocka_unit_test(test_dead_writer),   cmocka_unit_test(test_held_at_restart),
+        cmocka_unit_test(test_slots),         cmocka_unit_test(test_without_rights),
+        cmocka_unit_test(test_other_files),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

@@ -1,5 +1,5 @@
-/* Two copies of the weights: their layout, what is refused, and that after a process ends
- * at any step, the next one reads the right copy and makes the other the same.
+/* A directory of weights: after a process ends at any step, or somebody removes files,
+ * the next one goes on.
  */
 /* labels: threads */
 #include <setjmp.h>
@@ -51,15 +51,6 @@ static void use(const char *name)
     snprintf(into, sizeof into, "%s/%s", temp_dir, name);
 }
 
-static const char *in(const char *name)
-{
-    static char paths[4][256];
-    static unsigned turn;
-    char *path = paths[turn++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", into, name);
-    return path;
-}
-
 static void run_command(const char *command, const char *arguments)
 {
     char line[600];
@@ -67,22 +58,21 @@ static void run_command(const char *command, const char *arguments)
     assert_int_equal(system(line), 0);
 }
 
-static dw_status open_with(dw_follower **f, unsigned n_copies, dw_error *err)
+static dw_status open_with(dw_follower **f, dw_error *err)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = into;
-    options.n_copies = n_copies;
     options.n_threads = 1;
     options.reader_wait_ms = 20;
     return dw_follower_open(f, store, &options, err);
 }
 
-static dw_follower *open_two(void)
+static dw_follower *open_dir(void)
 {
     dw_follower *f;
     dw_error err = {0};
-    assert_ok(open_with(&f, 2, &err), &err);
+    assert_ok(open_with(&f, &err), &err);
     return f;
 }
 
@@ -106,81 +96,22 @@ static bool dir_is(const char *dir, uint64_t version)
     return same;
 }
 
-/* Both copies, the link and the block agree, and no other files are left. */
+/* The weights and the block agree, and no other files are left. */
 static void check_settled(dw_follower *f, uint64_t version)
 {
     dw_error err = {0};
-    char link[16] = "";
     assert_int_equal(dw_follower_version(f), version);
-    assert_true(dir_is(in("copy-0"), version) && dir_is(in("copy-1"), version));
-    assert_true(readlink(in("current"), link, sizeof link - 1) > 0);
-    assert_non_null(strstr(dw_follower_dir(f), link));
+    assert_true(dir_is(into, version));
+    assert_string_equal(dw_follower_dir(f), into);
     dw_snapshot *s;
     dw_snapshot_view view;
     assert_ok(dw_snapshot_open(&s, into, &err), &err);
     assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
     assert_true(view.version == version && view.state == dw_follower_state(f));
-    assert_int_equal(link[5] - '0', (int)view.mark.copy);
     assert_true(
         kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[version]]));
     dw_snapshot_close(s);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(count_files(in(i ? "copy-1" : "copy-0")), 2); /* and a record */
-}
-
-static void test_layout(void **state)
-{
-    (void)state;
-    use("layout");
-    assert_int_equal(mkdir(into, 0777), 0);
-    put_text(in("config.json"), "{}");
-    dw_follower *f = open_two();
-    assert_int_equal(access(in("current"), F_OK), -1); /* nothing to read yet */
-    go_to(f, 0);
-    assert_true(dir_is(in("current"), 0));
-    uint8_t *bytes;
-    size_t n;
-    bytes = get_file(in("current/config.json"), &n);
-    assert_string_equal((char *)bytes, "{}");
-    free(bytes);
-    put_text(in("tokenizer.json"), "{1}");
-    put_text(in(".hidden"), "");
-    assert_int_equal(mkdir(in("folder"), 0777), 0);
-    for (uint64_t v = 1; v < 5; v++) {
-        go_to(f, v);
-        assert_true(dir_is(in("current"), v) && dir_is(dw_follower_dir(f), v));
-        assert_true(dir_is(in("copy-0"), v) && dir_is(in("copy-1"), v));
-    }
-    assert_int_equal(access(in("copy-0/tokenizer.json"), F_OK), 0);
-    assert_int_equal(access(in("copy-1/tokenizer.json"), F_OK), 0);
-    assert_int_equal(count_files(in("copy-0")), 4);
-    dw_follower_close(f);
-}
-
-static void test_other_number(void **state)
-{
-    (void)state;
-    dw_error err = {0};
-    dw_follower *f;
-    use("was-two");
-    f = open_two();
-    go_to(f, 1);
-    dw_follower_close(f);
-    assert_fails(open_with(&f, 1, &err), DW_CONFLICT, &err);
-    assert_non_null(strstr(err.text, "two copies"));
-    use("was-one");
-    assert_ok(open_with(&f, 1, &err), &err);
-    go_to(f, 1);
-    dw_follower_close(f);
-    assert_fails(open_with(&f, 2, &err), DW_CONFLICT, &err);
-    assert_non_null(strstr(err.text, "one copy"));
-    assert_fails(open_with(&f, 3, &err), DW_INVALID, &err);
-    /* an emptied one is accepted */
-    run_command("rm", "model.safetensors .deltawire-state.json");
-    f = open_two();
-    go_to(f, 2);
-    check_settled(f, 2);
-    dw_follower_close(f);
+    assert_true(count_files(into) <= 4); /* record, control block, highest version */
 }
 
 /* ---- ends of processes ---- */
@@ -196,7 +127,7 @@ static void end_after(uint64_t to, int step)
         dw_error err = {0};
         dw_follower *f;
         uint64_t staged;
-        dw_status status = open_with(&f, 2, &err);
+        dw_status status = open_with(&f, &err);
         if (status == DW_OK)
             status = dw_follower_stage(f, to, &staged, NULL, &err);
         if (status == DW_OK && step >= COMMITTED)
@@ -214,7 +145,7 @@ static void test_ends(void **state)
 {
     (void)state;
     use("ends");
-    dw_follower *f = open_two();
+    dw_follower *f = open_dir();
     go_to(f, 4);
     dw_follower_close(f);
     uint64_t at = 4;
@@ -222,13 +153,13 @@ static void test_ends(void **state)
     for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
         for (int step = 0; step < N_STEPS; step++) {
             /* a step may lead less far than the goal; the next one starts there */
-            f = open_two();
+            f = open_dir();
             uint64_t staged;
             dw_error err = {0};
             assert_ok(dw_follower_stage(f, goals[i], &staged, NULL, &err), &err);
             dw_follower_close(f);
             end_after(goals[i], step);
-            f = open_two();
+            f = open_dir();
             at = step >= COMMITTED ? staged : at;
             check_settled(f, at);
             go_to(f, goals[(i + 3) % 6]);
@@ -238,74 +169,26 @@ static void test_ends(void **state)
         }
 }
 
-/* A lost copy, block and link. */
+/* Lost weights and block. */
 static void test_lost(void **state)
 {
     (void)state;
     use("lost");
-    static const char *const lost[] = {"-rf copy-0",
-                                       "-rf copy-1",
-                                       "copy-0/model.safetensors",
-                                       "current",
-                                       ".deltawire-control",
-                                       "copy-1/.deltawire-state.json",
-                                       "copy-0/.deltawire-state.json"};
+    static const char *const lost[] = {"model.safetensors", ".deltawire-control",
+                                       "model.safetensors .deltawire-state.json"};
     for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
-        dw_follower *f = open_two();
+        dw_follower *f = open_dir();
         go_to(f, 3 + i % 2);
         dw_follower_close(f);
         run_command("rm", lost[i]);
-        f = open_two();
-        check_settled(f, 3 + i % 2);
+        f = open_dir();
         go_to(f, 6);
         check_settled(f, 6);
         dw_follower_close(f);
     }
-    /* foreign weights in a copy are not overwritten */
-    char command[400];
-    run_command("rm", "-rf copy-1");
-    snprintf(command, sizeof command,
-             "-r copy-0 copy-1 && rm copy-1/.deltawire-state.json");
-    run_command("cp", command);
-    run_command("sh", "-c 'printf xxxxxxxx | dd of=copy-1/model.safetensors bs=1 "
-                      "seek=$(($(stat -c %s copy-1/model.safetensors) - 8)) "
-                      "conv=notrunc 2>/dev/null'");
-    dw_follower *f;
-    dw_error err = {0};
-    assert_fails(open_with(&f, 2, &err), DW_CONFLICT, &err);
-    assert_non_null(strstr(err.where, "copy-1"));
 }
 
 /* ---- trouble ---- */
-
-/* The follower keeps waiting for a reader of the copy that must be made the same. */
-static void test_held(void **state)
-{
-    (void)state;
-    use("held");
-    dw_error err = {0};
-    dw_follower *f = open_two();
-    go_to(f, 1);
-    dw_snapshot *s;
-    dw_snapshot_view view;
-    assert_ok(dw_snapshot_open(&s, into, &err), &err);
-    assert_ok(dw_snapshot_hold(s, 0, &view, &err), &err);
-    for (int i = 0; i < 3; i++) {
-        assert_fails(dw_follower_sync(f, 3, NULL, NULL, &err), DW_UNAVAILABLE, &err);
-        assert_true(kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[1]]));
-        assert_true(dw_follower_version(f) > 1); /* others can read it */
-        kit_check_follower(&k, f, version_log);
-    }
-    dw_follower_close(f);
-    for (int i = 0; i < 2; i++)
-        assert_fails(open_with(&f, 2, &err), DW_UNAVAILABLE, &err);
-    assert_true(kit_same(&k, view.tensors, view.n_tensors, k.copies[version_log[1]]));
-    dw_snapshot_close(s);
-    f = open_two();
-    go_to(f, 3);
-    check_settled(f, 3);
-    dw_follower_close(f);
-}
 
 static dw_status run_all(dw_error *err)
 {
@@ -314,7 +197,7 @@ static dw_status run_all(dw_error *err)
     snprintf(name, sizeof name, "memory-%u", n++ % 3); /* some continue, some begin */
     use(name);
     dw_follower *f = NULL;
-    dw_status status = open_with(&f, 2, err);
+    dw_status status = open_with(&f, err);
     if (status == DW_OK)
         status = dw_follower_sync(f, 2, NULL, NULL, err);
     if (status == DW_OK)
@@ -327,14 +210,13 @@ static void check_whole(void)
 {
     dw_error err = {0};
     dw_follower *f;
-    assert_ok(open_with(&f, 2, &err), &err);
+    assert_ok(open_with(&f, &err), &err);
     kit_check_follower(&k, f, version_log);
     if (dw_follower_version(f) != DW_NO_VERSION)
         check_settled(f, dw_follower_version(f));
     dw_follower_close(f);
-    run_command("rm", "-rf copy-1"); /* so that there is something to do */
     if (strstr(into, "memory-0"))
-        run_command("rm", "-rf copy-0");
+        run_command("rm", "-f model.safetensors"); /* so that there is something to do */
 }
 
 static void test_no_memory(void **state)
@@ -346,9 +228,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout), cmocka_unit_test(test_other_number),
-        cmocka_unit_test(test_ends),   cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_held),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

@@ -405,22 +405,6 @@ def test_no_engine():
     assert second.end(signal.SIGINT) == 0
 
 
-def test_two_copies():
-    """A follower with two copies: it writes the one that is not read, and then switches."""
-    second = serve(weights=scratch / "copies")
-    other = follow(second, "--copies", "2", into=scratch / "copies")
-    wait_for_label(second)
-    for _ in range(3):
-        publish()
-        wait_for_label(second)
-        for choice in complete(second, n=3):
-            assert choice["weight_version"] == str(published[-1])
-            check(choice, {})
-        assert second.get("/digest")["digest"] == state_of_head()
-    stop(other)
-    assert second.end() == 0
-
-
 def test_a_directory_made_anew():
     """The weights are removed while it runs, and come back as other files."""
     shutil.rmtree(INTO)

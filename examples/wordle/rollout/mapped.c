@@ -123,8 +123,7 @@ dw_status mapped_bind(mapped *m, const qwen_config *config, const dw_snapshot_vi
                       const qwen_weights **weights, dw_error *err)
 {
     dw_status status = DW_OK;
-    if (!m->weights || m->mark.copy != view->mark.copy ||
-        m->mark.files != view->mark.files) {
+    if (!m->weights || m->mark.files != view->mark.files) {
         qwen_weights_free(m->weights);
         m->weights = NULL;
         m->mark = view->mark;
@@ -144,7 +143,7 @@ void mapped_look(mapped *m)
 bool mapped_has_writer(const mapped *m)
 {
     struct flock lock = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = offsetof(dw_control, copies)};
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = offsetof(dw_control, weights)};
     const int fd = open(m->control_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return false;

@@ -234,7 +234,7 @@ static dw_status prove(serving *s, dw_error *err)
     if (status != DW_OK)
         return status;
     const dw_control_mark *mark = &view.mark;
-    if (s->n_opened != mapped_n_opened(s->mapped) || mark->copy != s->proven.copy ||
+    if (s->n_opened != mapped_n_opened(s->mapped) ||
         mark->sequence != s->proven.sequence || mark->version != s->proven.version ||
         mark->state != s->proven.state || mark->files != s->proven.files) {
         status = compute_proof(s, &view, &s->proof, err);

@@ -176,31 +176,3 @@ is_same step_000001 /srv/deltawire/test
 [ "$(machine stat -c '%U:%G %a' /srv/deltawire)" = 'deltawire:deltawire 750' ]
 systemctl stop deltawire-follow@test
 is deltawire-follow@test Result success
-
-it "keeps them on huge pages"
-# reserves them on the host as long as the test runs
-pages=/proc/sys/vm/nr_hugepages
-pages_before=$(cat $pages)
-give_pages_back() {
-    local status=$?
-    set +e
-    echo "$pages_before" >$pages
-    (exit $status)
-    leave
-}
-trap give_pages_back EXIT
-[ "$pages_before" -ge 16 ] || echo 16 >$pages
-[ "$(cat $pages)" -ge 16 ] || die "no huge pages: memory is in pieces"
-machine cp $examples/srv-hugepages.mount /etc/systemd/system/
-machine rm /etc/systemd/system/deltawire-follow@test.service.d/tmpfs.conf
-machine rm -r /var/lib/deltawire/test/model
-example deltawire-follow@test hugepages
-systemctl daemon-reload
-systemctl start deltawire-follow@test
-wait_until asks http://127.0.0.1:9470/readyz
-[ "$(machine stat -f -L -c %T /var/lib/deltawire/test/model/model.safetensors)" = hugetlbfs ]
-state() { # CHECKPOINT
-    machine deltawire verify "$1" --json | json 'o["state"]'
-}
-[ "$(state /var/lib/deltawire/test/model)" = "$(state /srv/run/step_000001)" ]
-systemctl stop deltawire-follow@test

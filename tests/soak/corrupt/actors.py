@@ -243,39 +243,26 @@ class DirFollower:
         self.dir = f"{world.root}/{name}"
         self.roots = [self.dir]
         self.options = ["--into", self.dir, "--threads", "1", "--timeout", "4"]
-        self.copies = 1
-        if world.rng.random() < 0.3:
-            self.copies = 2
-            self.options += ["--copies", "2"]
-        elif world.rng.random() < 0.3:
-            self.roots.append(f"{world.root}/{name}-weights")
-            os.mkdir(self.roots[1])
-            self.options += ["--weights-dir", self.roots[1]]
         if world.key:
             self.options += ["--trust", f"{world.key}.pub"]
 
-    def place(self):
-        return f"{self.dir}/current" if self.copies == 2 else self.dir
-
     def weights(self):
         try:
-            names = [x for x in os.listdir(self.place()) if x.endswith(".safetensors")]
+            names = [x for x in os.listdir(self.dir) if x.endswith(".safetensors")]
         except OSError:
             return None
         if len(names) != 1:
             return None
-        return parse_safetensors(content(f"{self.place()}/{names[0]}") or b"")
+        return parse_safetensors(content(f"{self.dir}/{names[0]}") or b"")
 
     def claim(self):
         """The version in the directory's record; None if there is none, or an apply is in
         progress."""
-        for path in (f"{self.place()}/.deltawire-state.json", f"{self.dir}/.deltawire-state.json"):
-            try:
-                state = json.loads(content(path) or b"")
-                return None if "next" in state else state.get("version")
-            except (ValueError, AttributeError):
-                continue
-        return None
+        try:
+            state = json.loads(content(f"{self.dir}/.deltawire-state.json") or b"")
+            return None if "next" in state else state.get("version")
+        except (ValueError, AttributeError):
+            return None
 
     def remove(self):
         for root in self.roots:
@@ -283,15 +270,13 @@ class DirFollower:
                 os.unlink(root)
             else:
                 shutil.rmtree(root, ignore_errors=True)
-        for root in self.roots[1:]:
-            os.mkdir(root)
 
     def loaded(self):
         return None, None  # there is no engine
 
     def verify(self):
         """Whether `verify DIR` passes."""
-        return deltawire(self.world, "verify", self.place(), "--quiet")[0] == 0
+        return deltawire(self.world, "verify", self.dir, "--quiet")[0] == 0
 
 
 class PullFollower(DirFollower):
@@ -317,7 +302,7 @@ class FollowFollower(DirFollower):
         super().__init__(world, name)
         self.options += ["--interval", "0.05", "--id", name, "--json", "--quiet"]
         self.served = None
-        if world.rng.random() < 0.5 and self.copies == 1:
+        if world.rng.random() < 0.5:
             self.served = f"{world.root}/{name}-served"
             self.options += [
                 "--engine", "exec", "--listen", "127.0.0.1:0", "--apply",
