@@ -33,23 +33,23 @@ wordle() { # KILLS
         kills+=(--kill "${who[RANDOM % ${#who[@]}]}@$step")
         step=$((step + 5))
     done
-    build/examples/wordle/wordle-demo ${DW_TEST_STORE:+--store "$DW_TEST_STORE"} \
+    tests/own_home.sh build/examples/wordle/wordle-demo ${DW_TEST_STORE:+--store "$DW_TEST_STORE"} \
         --warmup 60 --steps $((step + 10)) "${kills[@]}"
 }
 
 soak() { # WHAT ROUNDS
     echo "== kills, over $1: $2 rounds"
-    ROUNDS=$2 build/tests/soak/kill || failed="$failed kills over $1;"
+    ROUNDS=$2 tests/own_home.sh build/tests/soak/kill || failed="$failed kills over $1;"
     local damages=$(($2 * 7))
     [ -z "${DW_TEST_STORE:-}" ] || damages=$2
     echo "== damage, over $1: $damages rounds"
     ROUNDS=$damages KEEP=1 DELTAWIRE=$PWD/build/deltawire SOAK_LIVE=$PWD/build/tests/soak/live \
-        PYTHONDONTWRITEBYTECODE=1 tests/soak/corrupt/corrupt.py ||
+        PYTHONDONTWRITEBYTECODE=1 tests/own_home.sh tests/soak/corrupt/corrupt.py ||
         failed="$failed damage over $1;"
     echo "== a hundred followers, over $1"
-    build/tests/soak/many_followers || failed="$failed followers over $1;"
+    tests/own_home.sh build/tests/soak/many_followers || failed="$failed followers over $1;"
     echo "== readers of what is followed, over $1: $(($2 * 4)) versions"
-    VERSIONS=$(($2 * 4)) build/tests/soak/snapshot || failed="$failed readers over $1;"
+    VERSIONS=$(($2 * 4)) tests/own_home.sh build/tests/soak/snapshot || failed="$failed readers over $1;"
     echo "== a training loop, over $1: $(($2 / 10 + 1)) kills"
     wordle $(($2 / 10 + 1)) || failed="$failed the training loop over $1;"
 }

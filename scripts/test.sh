@@ -18,11 +18,17 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
+export DELTAWIRE_CACHE=${DELTAWIRE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deltawire} # of scripts/venv.sh
+export AWS_EC2_METADATA_DISABLED=true
 at_once=$((jobs + 2)) # tests of ctest: they mostly wait
 passed=0 failed=0 skipped=0
 with=() # the prefix of a stage's commands: env with variables, or nothing
 failures=$(mktemp) # the failed tests of all stages, with the end of their output
 flaky=$(mktemp)    # tests that failed, and passed when they ran alone
+# Stands for the user's HOME while tests run. They have others of their own (tests/own_home.sh,
+# tests/conftest.py), so at the end it must be empty.
+watched=$(mktemp -d)
+at_home=(env -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME "HOME=$watched")
 
 # The sanitizers of current distributions sometimes fail if the kernel randomizes 32
 # bits of addresses, so that is turned off; not every container allows it.
@@ -81,7 +87,7 @@ build() { # PRESET DIR
 ctest_into() { # DIR NAME CTEST-ARGUMENT...
     local dir=$1 name=$2
     shift 2
-    "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" --no-tests=error "$@" \
+    "${at_home[@]}" "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" --no-tests=error "$@" \
         --output-junit "$PWD/$dir/$name.xml" >"$dir/$name.log" 2>&1
 }
 
@@ -123,7 +129,7 @@ pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
         DW_QWEN_SAMPLE=$PWD/build/examples/wordle/qwen-sample \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
-        "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
+        "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
         -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1
 }
 
@@ -133,7 +139,7 @@ server='' server_dir=''
 start_server() { # NAME
     local status=0
     server=$1 server_dir=$(mktemp -d)
-    "tests/servers/$1.sh" start "$server_dir" 2>"build/$1.log" || status=$?
+    HOME=$server_dir "tests/servers/$1.sh" start "$server_dir" 2>"build/$1.log" || status=$?
     if [ $status -eq 0 ]; then
         mapfile -t with < <(sed 's/^export //' "$server_dir/env")
         with=(env "${with[@]}")
@@ -157,7 +163,7 @@ stop_server() {
     rm -rf "$server_dir"
     server='' server_dir='' with=()
 }
-trap 'stop_server; rm -rf "$failures" "$flaky" ${memory:+"$memory"}' EXIT
+trap 'stop_server; rm -rf "$failures" "$flaky" "$watched" ${memory:+"$memory"}' EXIT
 trap 'exit 130' INT TERM HUP
 
 # The sanitizers look for faults of memory and threads. Half of the time would go to
@@ -277,7 +283,7 @@ stage_fuzz() {
 # A script whose last line has the counts.
 run_script() { # LOG SCRIPT
     mkdir -p "$(dirname "$1")"
-    "$2" >"$1" 2>&1 || true
+    "${at_home[@]}" tests/own_home.sh "$2" >"$1" 2>&1 || true
     sed -n 's/^flaky: //p' "$1" >>"$flaky"
     if [[ $(tail -n 1 "$1") =~ ^([0-9]+)' passed, '([0-9]+)' failed'(', '([0-9]+)' skipped')?$ ]]; then
         [ "${BASH_REMATCH[2]}" -eq 0 ] || failed_so "see $1" "$1"
@@ -306,6 +312,12 @@ for stage in "$@"; do
     "stage_$stage" || true # it is in the counts
     times+="$stage $((SECONDS - started)), "
 done
+if [ -n "$(ls -A "$watched")" ]; then
+    echo "== home: tests wrote to the HOME of their user"
+    find "$watched" >"$watched.log"
+    broken "$watched.log" "files in HOME"
+    rm "$watched.log"
+fi
 [ $failed -eq 0 ] || { echo "== failed"; cat "$failures"; }
 echo "== seconds: ${times}all $SECONDS"
 sed 's/^/flaky: /' "$flaky"

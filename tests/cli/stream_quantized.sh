@@ -252,7 +252,7 @@ it "keeps sticky scales, in smaller versions that are the same on every way"
 for scheme in fp8-block int8-row; do
     url=$store/sticky-$scheme
     for i in 0 1 2; do quantized "$url" $i $scheme --quantize-sticky; done
-    rm -rf "$HOME/.cache/deltawire/baselines" # the next one reads the head from the stream
+    rm -rf "$XDG_CACHE_HOME/deltawire/baselines" # the next one reads the head from the stream
     quantized "$url" 3 $scheme --quantize-sticky
     deltawire verify "$url" --quiet >/dev/null
     for verb in log status inspect stats; do
