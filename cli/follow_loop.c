@@ -201,6 +201,11 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
         status = DW_OK;
     }
     if (status != DW_OK) {
+        uint64_t staged;
+        dw_error ignored;
+        /* a version that is here already does not wait for the store */
+        if (dw_follower_staged(f->follower, &staged, NULL))
+            (void)move(f, staged, &ignored);
         *moved = dw_follower_version(f->follower) !=
                  before; /* changed also if its files are gone */
         /* the log has a gap: shows how far this follower is behind */

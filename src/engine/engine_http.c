@@ -1,6 +1,7 @@
 #include "engine/engine_http.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,8 @@
 #include "net/credentials.h"
 
 enum { MAX_REPLY_BYTES = 1 << 20, MAX_URL = 1024 };
+
+#define NO_LABEL "none"
 
 /* ---- opening ---- */
 
@@ -306,30 +309,91 @@ uint64_t dw_engine_label_version(const char *label)
     return version;
 }
 
+void dw_engine_label_found(dw_engine_label *label, const char *text)
+{
+    label->unsure = false;
+    label->version = dw_engine_label_version(text);
+    if (label->owed && strcmp(text, NO_LABEL) == 0)
+        return; /* TEXT is what it had before */
+    label->owed = false;
+    snprintf(label->text, sizeof label->text, "%s", text);
+}
+
+void dw_engine_label_updated(dw_engine_label *label, uint64_t version, dw_status status,
+                             bool whole)
+{
+    if (status == DW_OK) {
+        *label = (dw_engine_label){.version = version};
+        snprintf(label->text, sizeof label->text, "%" PRIu64, version);
+    } else if (whole) {
+        label->unsure = true;
+    } else {
+        *label = DW_LABEL_UNKNOWN;
+    }
+}
+
+/* DW_UNSUPPORTED from an older engine. */
+static dw_status set_label(dw_engine_http *http, const char *text, dw_error *err)
+{
+    dw_writer json = {0};
+    dw_write_text(&json, "{\"new_version\":");
+    dw_write_json_string(&json, text);
+    dw_write_text(&json, ",\"abort_all_requests\":false}");
+    dw_write_u8(&json, 0);
+    const dw_engine_question question = {"POST", "/update_weight_version",
+                                         (const char *)json.bytes, http->probe_ms, ""};
+    dw_engine_answer answer = {0};
+    dw_status status = json.failed ? dw_fail_memory(err, http->url)
+                                   : dw_engine_ask(http, &question, &answer, err);
+    json_decref(answer.body);
+    dw_writer_release(&json);
+    return status;
+}
+
+static bool is_named(const dw_engine_label *label)
+{
+    return label->text[0] && strcmp(label->text, NO_LABEL) != 0;
+}
+
 dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
                                dw_error *err)
 {
-    if (!label->unsure && label->version == DW_NO_VERSION)
+    if (!label->unsure && label->text[0] && (label->owed || !is_named(label)))
         return DW_OK;
-    const dw_engine_question question = {
-        "POST", "/update_weight_version",
-        "{\"new_version\":\"none\",\"abort_all_requests\":false}", http->probe_ms, ""};
-    dw_engine_answer answer;
-    dw_status status = dw_engine_ask(http, &question, &answer, err);
-    json_decref(answer.body);
-    if (status != DW_OK && status != DW_UNSUPPORTED) /* an older engine cannot do this */
+    dw_status status = set_label(http, NO_LABEL, err);
+    if (status == DW_UNSUPPORTED) {
+        label->owed = false;
+        return DW_OK;
+    }
+    label->owed = is_named(label); /* also if no answer came: it may have been done */
+    label->version = DW_NO_VERSION;
+    label->unsure = status != DW_OK;
+    return status;
+}
+
+dw_status dw_engine_restore_label(dw_engine_http *http, dw_engine_label *label,
+                                  dw_error *err)
+{
+    if (!label->owed)
+        return DW_OK;
+    dw_status status = set_label(http, label->text, err);
+    if (status != DW_OK && status != DW_UNSUPPORTED)
         return status;
-    *label = (dw_engine_label){.version = DW_NO_VERSION};
+    label->owed = label->unsure = false;
+    label->version = dw_engine_label_version(label->text);
     return DW_OK;
 }
 
-dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
+dw_status dw_engine_check_whole(dw_engine_http *http, const char *name, bool *whole,
                                 const dw_engine_label *label,
                                 const dw_engine_update *update, dw_error *err)
 {
-    if (update && update->version != DW_NO_VERSION && !label->unsure &&
-        label->version == update->version)
-        *whole = true;
+    const bool is_known = !label->unsure && !label->owed && is_named(label);
+    if (!*whole && is_known)
+        *whole = (update && update->version != DW_NO_VERSION &&
+                  label->version == update->version) ||
+                 /* an older engine may still say what it was before an update */
+                 set_label(http, label->text, NULL) == DW_OK;
     if (*whole)
         return DW_OK;
     return dw_fail(err, DW_CONFLICT, http->url,

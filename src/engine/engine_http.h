@@ -57,27 +57,40 @@ const char *dw_engine_text(const json_t *object, const char *name);
  * label. */
 uint64_t dw_engine_label_version(const char *label);
 
-/* The version that an engine reports. The label outlives the process that set it.
- */
+/* The label of an engine's weights. It outlives the process that set it. From the first
+ * store of an update on the weights are not those of the label, whichever version it
+ * names. So an update takes it away: until the end the engine says `none`, and an engine
+ * with any other label is whole. */
 typedef struct dw_engine_label {
     uint64_t version; /* when the engine was last asked or updated; or DW_NO_VERSION */
     bool unsure;      /* it was not asked yet, or an update has failed since */
+    char text[64];    /* that names VERSION, or DW_FIRST_LABEL; empty: not known */
+    bool owed;        /* an update took TEXT away, or may have, and touched no weights */
 } dw_engine_label;
 
+#define DW_FIRST_LABEL   "default" /* of an engine that took no update over */
 #define DW_LABEL_UNKNOWN ((dw_engine_label){.version = DW_NO_VERSION, .unsure = true})
 
-/* Takes the label away before an update, unless the engine is known to name no version.
- * From the first store on the weights are not those of the label, whichever version it
- * names. If the update fails half way and this process is killed, the next process must
- * not take the engine for one that holds that version: the directory may be at it by
- * then, because the version is loaded once more or because somebody went back to it. */
+/* Notes TEXT, which the engine reports. */
+void dw_engine_label_found(dw_engine_label *label, const char *text);
+
+/* Notes what an update to VERSION, which ended with STATUS, made of the label. */
+void dw_engine_label_updated(dw_engine_label *label, uint64_t version, dw_status status,
+                             bool whole);
+
+/* Takes the label away before an update, unless the engine is known to say `none`. An
+ * engine that cannot do this keeps its label. */
 dw_status dw_engine_drop_label(dw_engine_http *http, dw_engine_label *label,
                                dw_error *err);
 
+/* Before a resume: brings back the label that an update took away, if its weights are
+ * still there. So no answer of a whole engine says `none`. */
+dw_status dw_engine_restore_label(dw_engine_http *http, dw_engine_label *label,
+                                  dw_error *err);
+
 /* Whether the engine NAME may be resumed. It may if it is known to be whole, or if its
- * LABEL is UPDATE's version, since an engine sets the label at the end of an update: then
- * *WHOLE is set. Else DW_CONFLICT. */
-dw_status dw_engine_check_whole(const dw_engine_http *http, const char *name, bool *whole,
+ * LABEL shows it: then *WHOLE is set. Else DW_CONFLICT. */
+dw_status dw_engine_check_whole(dw_engine_http *http, const char *name, bool *whole,
                                 const dw_engine_label *label,
                                 const dw_engine_update *update, dw_error *err);
 

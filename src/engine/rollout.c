@@ -223,10 +223,14 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
                           dw_error *err)
 {
     dw_follower *f = r->follower;
+    uint64_t staged;
     dw_status status = dw_follower_refuse_none(goal, err);
+    /* first the step that an earlier call did not finish, whatever the goal is now, and
+     * even if the store is away */
+    while (status == DW_OK && dw_follower_staged(f, &staged, NULL))
+        status = dw_four_phases(r, staged, progress, err);
     if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
-    /* first the step that an earlier call did not finish, whatever the goal is now */
     while (status == DW_OK &&
            (dw_follower_staged(f, NULL, NULL) || dw_follower_version(f) != goal))
         status = dw_four_phases(r, goal, progress, err);

@@ -51,9 +51,8 @@ static void ask_software(sglang *g)
     json_decref(info);
 }
 
-static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
+static dw_status ask_label(sglang *g, dw_error *err)
 {
-    sglang *g = self;
     json_t *info = NULL;
     dw_status status = ask_either(g, "/model_info", "/get_model_info", &info, err);
     if (status != DW_OK) {
@@ -62,18 +61,29 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     }
     const char *label = dw_engine_text(info, "weight_version");
     const bool has_label = label != NULL;
-    out->version = dw_engine_label_version(label);
-    g->label = (dw_engine_label){.version = out->version};
+    if (has_label)
+        dw_engine_label_found(&g->label, label);
     json_decref(info);
+    if (has_label)
+        return DW_OK;
     if (!g->software[0])
         ask_software(g);
+    return dw_fail(err, DW_UNSUPPORTED, g->http.url,
+                   "%s does not say which weights it serves: SGLang 0.5.6 or later "
+                   "is needed",
+                   g->software[0] ? g->software : "what listens there");
+}
+
+static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
+{
+    sglang *g = self;
+    dw_status status = ask_label(g, err);
+    if (status == DW_OK)
+        out->version = g->label.version;
+    if (status == DW_OK && !g->software[0])
+        ask_software(g);
     memcpy(out->software, g->software, sizeof out->software);
-    if (!has_label)
-        return dw_fail(err, DW_UNSUPPORTED, g->http.url,
-                       "%s does not say which weights it serves: SGLang 0.5.6 or later "
-                       "is needed",
-                       g->software[0] ? g->software : "what listens there");
-    return DW_OK;
+    return status;
 }
 
 /* ---- pause and resume ---- */
@@ -96,6 +106,8 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
     /* SGLang does not report if a killed process left it in the middle of an update */
     dw_status status =
         dw_engine_check_whole(&g->http, "SGLang", &g->whole, &g->label, update, err);
+    if (status == DW_OK)
+        status = dw_engine_restore_label(&g->http, &g->label, err);
     if (status != DW_OK)
         return status;
     dw_engine_question question = {"POST", "/continue_generation", "{}", g->http.pause_ms,
@@ -128,6 +140,22 @@ static dw_status take_directory(sglang *g, const char *json, int *http_status,
     return status;
 }
 
+/* Looks at the label before it goes. If it is another one than before, the engine was
+ * restarted: it is whole if that label shows it. */
+static dw_status find_whole(sglang *g, dw_error *err)
+{
+    const dw_engine_label before = g->label;
+    if (before.unsure)
+        return DW_OK; /* it is taken for what is known of it */
+    dw_status status = ask_label(g, err);
+    if (status == DW_OK &&
+        (before.owed != g->label.owed || strcmp(before.text, g->label.text) != 0))
+        g->whole = false;
+    if (status == DW_OK)
+        (void)dw_engine_check_whole(&g->http, "SGLang", &g->whole, &g->label, NULL, NULL);
+    return status;
+}
+
 static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
                        dw_error *err)
 {
@@ -139,7 +167,10 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     if (!dw_utf8_valid(update->dir))
         return dw_fail(err, DW_INVALID, update->dir,
                        "the path is not UTF-8: JSON cannot carry it");
-    dw_status status = dw_engine_drop_label(&g->http, &g->label, err);
+    dw_status status = find_whole(g, err);
+    *whole = g->whole;
+    if (status == DW_OK)
+        status = dw_engine_drop_label(&g->http, &g->label, err);
     if (status != DW_OK)
         return status;
     dw_writer json = {0};
@@ -159,7 +190,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     bool untouched =
         !tried || http_status == 401 || http_status == 403 || http_status == 404;
     g->whole = status == DW_OK || (untouched && g->whole);
-    g->label = (dw_engine_label){.version = update->version, .unsure = status != DW_OK};
+    dw_engine_label_updated(&g->label, update->version, status, g->whole);
     *whole = g->whole;
     return status;
 }

@@ -118,8 +118,8 @@ static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
     if (http_status == 404)
         return explain_missing(v, version, err);
     if (status == DW_OK) {
-        out->version = dw_engine_label_version(label);
-        v->label = (dw_engine_label){.version = out->version};
+        dw_engine_label_found(&v->label, label);
+        out->version = v->label.version;
     }
     return status;
 }
@@ -132,25 +132,43 @@ static dw_status switch_to(vllm *v, const char *path, const char *done, dw_error
     return dw_engine_order(&v->http, &question, done, err);
 }
 
+/* One that serves is whole. */
+static dw_status find_whole(vllm *v, dw_error *err)
+{
+    bool paused = true;
+    dw_status status = v->whole ? DW_OK : ask_paused(v, &paused, err);
+    v->whole = v->whole || !paused;
+    return status;
+}
+
 static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     vllm *v = self;
     (void)update;
-    if (!v->whole) {
-        bool paused = true;
-        dw_status status = ask_paused(v, &paused, err);
-        if (status != DW_OK)
-            return status;
-        v->whole = !paused;
-    }
-    return switch_to(v, PAUSE, "paused", err);
+    dw_status status = find_whole(v, err);
+    return status == DW_OK ? switch_to(v, PAUSE, "paused", err) : status;
+}
+
+/* The label that an update took away comes back. If the engine is not paused, it was
+ * restarted after the pause, and its label was another one. */
+static dw_status restore_label(vllm *v, dw_error *err)
+{
+    bool paused = true;
+    dw_status status = v->label.owed ? ask_paused(v, &paused, err) : DW_OK;
+    if (!paused)
+        strcpy(v->label.text, DW_FIRST_LABEL);
+    return status == DW_OK ? dw_engine_restore_label(&v->http, &v->label, err) : status;
 }
 
 static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
 {
     vllm *v = self;
-    dw_status status =
-        dw_engine_check_whole(&v->http, "vLLM", &v->whole, &v->label, update, err);
+    dw_status status = find_whole(v, err);
+    if (status == DW_OK)
+        status =
+            dw_engine_check_whole(&v->http, "vLLM", &v->whole, &v->label, update, err);
+    if (status == DW_OK)
+        status = restore_label(v, err);
     return status == DW_OK ? switch_to(v, "/resume", "resumed", err) : status;
 }
 
@@ -282,8 +300,10 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
 {
     vllm *v = self;
     dw_status status = check_update(v, update, err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
+        (void)dw_engine_check_whole(&v->http, "vLLM", &v->whole, &v->label, NULL, NULL);
         status = dw_engine_drop_label(&v->http, &v->label, err);
+    }
     if (status == DW_OK)
         status = start(v, err);
     if (status == DW_OK) {
@@ -297,7 +317,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
         status = finish(v, update, err);
     if (status == DW_OK)
         v->whole = true;
-    v->label = (dw_engine_label){.version = update->version, .unsure = status != DW_OK};
+    dw_engine_label_updated(&v->label, update->version, status, v->whole);
     *whole = v->whole;
     return status;
 }

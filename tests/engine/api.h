@@ -32,7 +32,7 @@ typedef struct route {
 extern const route vllm_routes[];
 extern const route sglang_routes[];
 
-/* Both have this route: it removes the label. */
+/* Both have this route: it takes the label away, and brings it back. */
 void answer_update_label(const request *request, reply *reply);
 
 /* Fills REPLY. */
@@ -42,7 +42,7 @@ void say(reply *reply, unsigned status, const char *format, ...)
 /* Notes an update: `p` for a patch, `s` for a snapshot. */
 void note_update(char kind);
 
-/* "7", or "default" before the first update. Returns OUT. */
+/* "7", "default" before the first update, or "none" if it was taken away. Returns OUT. */
 const char *version_label(char out[32]);
 
 /* The number in decimal digits; false for anything else. */

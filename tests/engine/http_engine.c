@@ -56,9 +56,10 @@ void say(reply *r, unsigned status, const char *format, ...)
 
 const char *version_label(char out[32])
 {
-    uint64_t version = weights_version();
+    bool is_taken;
+    uint64_t version = weights_label(&is_taken);
     if (version == DW_NO_VERSION)
-        return strcpy(out, "default");
+        return strcpy(out, is_taken ? "none" : "default");
     snprintf(out, 32, "%" PRIu64, version);
     return out;
 }
@@ -75,11 +76,20 @@ bool parse_label(const json_t *label, uint64_t *version)
 
 void answer_update_label(const request *q, reply *r)
 {
-    const char *label = json_string_value(json_object_get(q->body, "new_version"));
-    if (!label || strcmp(label, "none") != 0)
-        engine_fault("a label is only taken away");
-    weights_drop_version();
-    say(r, 200, "{\"success\":true,\"new_version\":\"none\"}");
+    const json_t *label = json_object_get(q->body, "new_version");
+    const char *text = json_string_value(label);
+    uint64_t version = DW_NO_VERSION;
+    if (!weights_are_own()) { /* they are the directory's, not those of a label */
+        say(r, 404, "{\"detail\":\"Not Found\"}");
+        return;
+    }
+    if (text && strcmp(text, "none") == 0)
+        weights_drop_version();
+    else if (text && (strcmp(text, "default") == 0 || parse_label(label, &version)))
+        weights_restore_version(version);
+    else
+        engine_fault("a label that no agent gives");
+    say(r, 200, "{\"success\":true,\"new_version\":\"%s\"}", text);
 }
 
 void note_update(char kind)

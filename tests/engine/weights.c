@@ -32,6 +32,7 @@ static struct {
     unsigned n_reading;
     uint64_t n_sweeps; /* since the last update */
     uint64_t version;  /* of the last update; DW_NO_VERSION: none */
+    bool dropped;      /* the version, since the last update */
     bool held;         /* in place: hold the snapshot while reading */
     bool updated;      /* since the last pause */
     dw_digest expected;
@@ -198,6 +199,8 @@ void weights_pause(void)
 void weights_resume(void)
 {
     pthread_mutex_lock(&w.lock);
+    if (w.paused && w.dropped)
+        engine_fault("it is to serve, but its answers would name no version");
     if (w.paused && !w.own_copy)
         w.held = !w.updated;
     w.paused = false;
@@ -335,6 +338,7 @@ void weights_set_version(uint64_t version)
     dw_digest expected = truth_of(version);
     pthread_mutex_lock(&w.lock);
     w.version = version;
+    w.dropped = false;
     w.expected = expected;
     w.updated = true;
     w.held = false;
@@ -346,7 +350,36 @@ void weights_drop_version(void)
 {
     pthread_mutex_lock(&w.lock);
     w.version = DW_NO_VERSION;
+    w.dropped = true;
     pthread_mutex_unlock(&w.lock);
+}
+
+void weights_restore_version(uint64_t version)
+{
+    begin_update();
+    dw_digest digest = digest_of(w.tensors, w.n_tensors);
+    if (digest != w.expected ||
+        (version != DW_NO_VERSION && truth_of(version) != w.expected))
+        engine_fault("it was named version %" PRIi64 ", but it is not", (int64_t)version);
+    pthread_mutex_lock(&w.lock);
+    w.version = version;
+    w.dropped = false;
+    pthread_mutex_unlock(&w.lock);
+    end_update();
+}
+
+uint64_t weights_label(bool *is_dropped)
+{
+    pthread_mutex_lock(&w.lock);
+    uint64_t version = w.version;
+    *is_dropped = w.dropped;
+    pthread_mutex_unlock(&w.lock);
+    return version;
+}
+
+bool weights_are_own(void)
+{
+    return w.own_copy;
 }
 
 bool weights_take_dir(const char *dir, uint64_t version, dw_digest state, char *why)

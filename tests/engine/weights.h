@@ -37,6 +37,15 @@ void weights_set_version(uint64_t version);
 /* From now on it names no version; the weights stay. */
 void weights_drop_version(void);
 
+/* It names VERSION again, or is as after its start. A fault if the weights are others. */
+void weights_restore_version(uint64_t version);
+
+/* weights_version, and whether it was dropped. */
+uint64_t weights_label(bool *is_dropped);
+
+/* Whether it has a copy. */
+bool weights_are_own(void);
+
 /* Loads a directory and takes its version, as SGLang does in one request: the version
  * changes only if the load succeeds. An engine that is not paused ends with a load that
  * failed, before anybody reads what it left. FATE: whether the load fails, and when. */

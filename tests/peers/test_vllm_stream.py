@@ -108,6 +108,19 @@ def test_an_update_right_after_another_finds_the_directory_finished(stream, sour
     assert one.position() == (1, deltawire.digest(stream.weights).state)
 
 
+def test_a_staged_version_is_taken_over_while_the_store_is_away(stream, source, tmp_path):
+    one = source()
+    stream.wait_for(0, "staged", "0")
+    serve(one, 0, whole=True)
+    stream.publish(1)
+    stream.wait_for(0, "staged", "1")
+    os.rename(tmp_path / "run", tmp_path / "away")
+    assert serve(one, 1) == [1]
+    assert one.position() == (1, deltawire.digest(stream.weights).state)
+    os.rename(tmp_path / "away", tmp_path / "run")
+    stream.wait_for(1, "serving", "")
+
+
 def test_an_apply_that_fails_is_done_again(stream, source):
     one = source()
     stream.wait_for(0, "staged", "0")

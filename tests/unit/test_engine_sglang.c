@@ -164,6 +164,42 @@ static void test_not_resumed(void **state)
     script_end(&s);
 }
 
+/* A fresh engine, whose label says that no update has begun, and one whose update was
+ * refused. */
+static void test_label_shows_whole(void **state)
+{
+    (void)state;
+    scripted_server s;
+    const char *replies[] = {REPLY("200 OK", "{\"weight_version\":\"default\"}"),
+                             SERVER,
+                             UNLABELLED, /* the label is set to what it is */
+                             OK_REPLY,
+                             OK_REPLY,
+                             REPLY("200 OK", "{\"weight_version\":\"default\"}"),
+                             UNLABELLED,
+                             REPLY("401 X", ""),
+                             UNLABELLED, /* the label comes back */
+                             OK_REPLY};
+    script_start(&s, replies, sizeof replies / sizeof *replies);
+    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    bool whole = false;
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
+    assert_true(whole);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    static const char back[] =
+        "{\"new_version\":\"default\",\"abort_all_requests\":false}";
+    assert_string_equal(s.bodies[2], back);
+    assert_string_equal(s.bodies[8], back);
+    assert_memory_equal(s.requests[9], "POST /continue_generation ", 26);
+}
+
 static void test_calls(void **state)
 {
     (void)state;
@@ -195,8 +231,8 @@ static void test_whole(void **state)
     static const char denied[] = REPLY("401 X", "");
     static const char failed[] = REPLY("400 X", "{\"success\":false}");
     scripted_server s;
-    const char *replies[] = {UNLABELLED, UPDATED,    UNLABELLED, denied, UNLABELLED,
-                             failed,     UNLABELLED, denied,     failed};
+    const char *replies[] = {UNLABELLED, UPDATED, INFO,       UNLABELLED, denied,
+                             UNLABELLED, failed,  UNLABELLED, denied,     failed};
     script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     dw_error err = {0};
@@ -217,14 +253,14 @@ static void test_whole(void **state)
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
-    assert_memory_equal(s.requests[8], "POST /update_weight_version ", 28);
-    assert_string_equal(s.bodies[2],
+    assert_memory_equal(s.requests[3], "POST /update_weight_version ", 28);
+    assert_memory_equal(s.requests[9], "POST /update_weight_version ", 28);
+    assert_string_equal(s.bodies[3],
                         "{\"new_version\":\"none\",\"abort_all_requests\":false}");
 }
 
 /* Whatever version an engine names, an update that stops half way makes the label wrong.
- * An engine that names none keeps its label. */
+ */
 static void test_label_goes(void **state)
 {
     (void)state;
@@ -234,8 +270,10 @@ static void test_label_goes(void **state)
     bool whole;
     for (size_t i = 0; i < 3; i++) {
         scripted_server s;
-        script_start(
-            &s, (const char *const[]){INFO, SERVER, UNLABELLED, REPLY("500 X", "")}, 4);
+        script_start(&s,
+                     (const char *const[]){INFO, SERVER, INFO, UNLABELLED, UNLABELLED,
+                                           REPLY("500 X", "")},
+                     6);
         dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
         dw_engine_update update = a_patch;
         update.version = versions[i];
@@ -243,21 +281,25 @@ static void test_label_goes(void **state)
         assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
         dw_engine_close(engine);
         script_end(&s);
-        assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
-        assert_memory_equal(s.requests[3], "POST /update_weights_from_disk ", 31);
+        /* its label shows that it is whole; then it goes */
+        assert_string_equal(s.bodies[3],
+                            "{\"new_version\":\"7\",\"abort_all_requests\":false}");
+        assert_string_equal(s.bodies[4],
+                            "{\"new_version\":\"none\",\"abort_all_requests\":false}");
+        assert_memory_equal(s.requests[5], "POST /update_weights_from_disk ", 31);
     }
     scripted_server s;
     script_start(
         &s,
-        (const char *const[]){REPLY("200 OK", "{\"weight_version\":\"default\"}"), SERVER,
-                              UPDATED},
-        3);
+        (const char *const[]){REPLY("200 OK", "{\"weight_version\":\"none\"}"), SERVER,
+                              REPLY("200 OK", "{\"weight_version\":\"none\"}"), UPDATED},
+        4);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
     dw_engine_close(engine);
     script_end(&s);
-    assert_memory_equal(s.requests[2], "POST /update_weights_from_disk ", 31);
+    assert_memory_equal(s.requests[3], "POST /update_weights_from_disk ", 31);
 }
 
 static void test_gone(void **state)
@@ -284,15 +326,11 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe),
-        cmocka_unit_test(test_probe_older),
-        cmocka_unit_test(test_not_resumed),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_label_goes),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_probe),       cmocka_unit_test(test_probe_older),
+        cmocka_unit_test(test_not_resumed), cmocka_unit_test(test_label_shows_whole),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_whole),       cmocka_unit_test(test_label_goes),
+        cmocka_unit_test(test_gone),        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,30 +119,132 @@ static void test_pause_resume(void **state)
         assert_non_null(strstr(s.requests[i], "Authorization: Bearer top-secret\r\n"));
 }
 
-/* An engine that is found paused may be in the middle of an update. It is resumed only if
- * its label is the update's version, or after another update. */
+/* Opens an engine that is found paused with LABEL, and asks for its label. */
+static dw_engine *find_paused(scripted_server *s, const char *label, const char *then[2])
+{
+    static char info[128];
+    snprintf(info, sizeof info, REPLY("200 OK", "{\"weight_version\":\"%s\"}"), label);
+    script_start(
+        s,
+        (const char *const[]){STOPPED, PAUSED, VERSION, info, STOPPED, then[0], then[1]},
+        then[1]   ? 7
+        : then[0] ? 6
+                  : 5);
+    dw_engine *engine = open_engine("vllm", s->endpoint, NULL);
+    dw_engine_info found;
+    dw_error err = {0};
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_probe(engine, &found, &err), DW_OK);
+    return engine;
+}
+
+/* An engine that is found paused may be in the middle of an update. An update takes the
+ * label away, so it is whole if it has one. An older engine, which keeps its label, is
+ * whole if that is the update's version. */
 static void test_found_paused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *label;
+        const char *then[2];
+        bool is_known; /* UPDATE is given */
+        dw_status code;
+    } cases[] = {
+        {"none", {NULL, NULL}, true, DW_CONFLICT},
+        {"none", {NULL, NULL}, false, DW_CONFLICT},
+        {"7", {RESUMED, NULL}, true, DW_OK},
+        {"7", {UNLABELLED, RESUMED}, false, DW_OK},
+        {"7", {MISSING, NULL}, false, DW_CONFLICT},
+        {"6", {UNLABELLED, RESUMED}, true, DW_OK},
+        {"6", {MISSING, NULL}, true, DW_CONFLICT},
+        {"default", {UNLABELLED, RESUMED}, true, DW_OK},
+        {"default", {MISSING, NULL}, true, DW_CONFLICT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        scripted_server s;
+        dw_error err = {0};
+        const char *then[2] = {cases[i].then[0], cases[i].then[1]};
+        dw_engine *engine = find_paused(&s, cases[i].label, then);
+        assert_int_equal(
+            dw_engine_resume(engine, cases[i].is_known ? &a_patch : NULL, &err),
+            cases[i].code);
+        dw_engine_close(engine);
+        script_end(&s);
+        if (then[1]) { /* the label stays as it is */
+            char body[96];
+            snprintf(body, sizeof body,
+                     "{\"new_version\":\"%s\",\"abort_all_requests\":false}",
+                     cases[i].label);
+            assert_string_equal(s.bodies[5], body);
+        }
+    }
+}
+
+/* An engine that serves is whole, whatever its label is, and even if it was not asked. */
+static void test_found_serving(void **state)
 {
     (void)state;
     scripted_server s;
     script_start(&s,
-                 (const char *const[]){STOPPED, PAUSED, VERSION,
-                                       REPLY("200 OK", "{\"weight_version\":\"17\"}"),
-                                       RESUMED},
-                 5);
+                 (const char *const[]){
+                     VERSION, REPLY("200 OK", "{\"weight_version\":\"default\"}"),
+                     SERVING, RESUMED},
+                 4);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
     dw_engine_info info;
     dw_error err = {0};
-    dw_engine_update update = a_patch;
-    update.version = 17;
-    assert_int_equal(dw_engine_pause(engine, &update, &err), DW_OK);
-    assert_int_equal(dw_engine_resume(engine, &update, &err), DW_CONFLICT);
-    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_CONFLICT);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
-    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_CONFLICT);
-    assert_int_equal(dw_engine_resume(engine, &update, &err), DW_OK);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
     dw_engine_close(engine);
     script_end(&s);
+}
+
+/* An update that fails before it touches weights gives the label back before the engine
+ * is resumed: no answer names no version. */
+static void test_label_comes_back(void **state)
+{
+    (void)state;
+    static const char failed[] = REPLY("500 X", "");
+    static const struct {
+        const char *drop, *start; /* START NULL: it does not come so far */
+        dw_status code;
+    } cases[] = {{UNLABELLED, failed, DW_CONFLICT},
+                 {"", NULL, DW_UNAVAILABLE}, /* done or not: nobody knows */
+                 {failed, NULL, DW_CONFLICT}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *replies[16] = {VERSION, LABEL, SERVING, PAUSED, cases[i].drop};
+        unsigned n = 5;
+        if (cases[i].start)
+            replies[n++] = cases[i].start;
+        const unsigned first = n + 1;
+        replies[n++] = STOPPED;
+        replies[n++] = failed;  /* its label stays away, so it stays paused */
+        replies[n++] = VERSION; /* the next check: */
+        replies[n++] = REPLY("200 OK", "{\"weight_version\":\"none\"}");
+        replies[n++] = STOPPED;
+        replies[n++] = UNLABELLED; /* the label is back */
+        replies[n++] = RESUMED;
+        scripted_server s;
+        script_start(&s, replies, n);
+        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+        dw_engine_info info;
+        dw_error err = {0};
+        bool whole = false;
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+        assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), cases[i].code);
+        assert_true(whole);
+        assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_CONFLICT);
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(info.version, DW_NO_VERSION);
+        assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+        dw_engine_close(engine);
+        script_end(&s);
+        for (unsigned at = first; at <= first + 4; at += 4)
+            assert_string_equal(s.bodies[at],
+                                "{\"new_version\":\"7\",\"abort_all_requests\":false}");
+        assert_memory_equal(s.requests[first + 5], "POST /resume ", 13);
+    }
 }
 
 static void test_pause_resume_fail(void **state)
@@ -230,18 +332,19 @@ static void test_label_goes(void **state)
     for (size_t i = 0; i < 3; i++) {
         scripted_server s;
         script_start(&s,
-                     (const char *const[]){VERSION, LABEL, UNLABELLED, DONE, STOPPED,
-                                           REPLY("500 X", "")},
-                     6);
+                     (const char *const[]){VERSION, LABEL, SERVING, PAUSED, UNLABELLED,
+                                           DONE, STOPPED, REPLY("500 X", "")},
+                     8);
         dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
         dw_engine_update update = a_patch;
         update.version = versions[i];
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(dw_engine_pause(engine, &update, &err), DW_OK);
         assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
         dw_engine_close(engine);
         script_end(&s);
-        assert_memory_equal(s.requests[2], "POST /update_weight_version ", 28);
-        assert_memory_equal(s.requests[5], "POST /update_weights ", 21);
+        assert_memory_equal(s.requests[4], "POST /update_weight_version ", 28);
+        assert_memory_equal(s.requests[7], "POST /update_weights ", 21);
     }
     scripted_server s;
     script_start(&s,
@@ -420,7 +523,7 @@ static void test_gone(void **state)
     assert_non_null(strstr(err.text, "nobody listens there"));
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_UNAVAILABLE);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_UNAVAILABLE);
-    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_CONFLICT);
+    assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_UNAVAILABLE);
     dw_engine_close(engine);
     unsetenv("http_proxy");
     unsetenv("all_proxy");
@@ -572,6 +675,8 @@ int main(void)
         cmocka_unit_test(test_probe_refuses),
         cmocka_unit_test(test_pause_resume),
         cmocka_unit_test(test_found_paused),
+        cmocka_unit_test(test_found_serving),
+        cmocka_unit_test(test_label_comes_back),
         cmocka_unit_test(test_pause_resume_fail),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_label_goes),

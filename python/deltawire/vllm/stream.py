@@ -151,7 +151,8 @@ class StreamSource:
         """The lock is held."""
         follower = self._follower
         while follower.version != version:
-            follower.stage(version)
+            if follower.staged != version:  # else it is all here, even if the store is away
+                follower.stage(version)
             if follower.staged_path is not None:
                 reached = self._step(on_step)
                 if on_step is not None and follower.staged == version:
