@@ -34,7 +34,7 @@ def name(case):
 
 def last_lines(case, n):
     said = [case.findtext(tag) or "" for tag in ("failure", "error", "skipped", "system-out")]
-    return "\n".join(said).strip().splitlines()[-n:]
+    return [line[:300] for line in "\n".join(said).strip().splitlines()[-n:]]
 
 
 def show(result, case, lines, file):

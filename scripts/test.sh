@@ -113,7 +113,7 @@ run_pytest() { # PYTEST-ARGUMENT...
         broken $out/venv.log "no Python environment"
         return
     }
-    pytest_into junit "$@" || status=$?
+    pytest_into junit -n "${workers-$at_once}" --dist loadfile "$@" || status=$?
     # The cache of the first run names what failed; `--lf` also runs what could not be read.
     [ -z "$(failed_tests $out/junit.xml)" ] || pytest_into again --lf --lfnf=none "$@" || true
     tally_junit $out/junit.xml $out/again.xml $out/junit.log $status
@@ -246,11 +246,9 @@ stage_docs() {
     start_server radosgw || with=(env) # documents that need a bucket are skipped then
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     rm -f build/docs-blocks.txt
-    if [ -n "${DW_TEST_PEERS:-}" ]; then
-        python_with=vllm run_pytest tests/docs
-    else
-        run_pytest tests/docs
-    fi
+    local workers=0 python_with=torch # one by one: they share a bucket
+    [ -z "${DW_TEST_PEERS:-}" ] || python_with=vllm
+    run_pytest tests/docs
     stop_server
     [ ! -e build/docs-blocks.txt ] || sed 's/^/   /' build/docs-blocks.txt
 }
@@ -261,7 +259,7 @@ stage_peers() {
     start_server radosgw || with=(env) # without a server, the bucket is a directory
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     # shellcheck disable=SC2086 # a list of words
-    python_with=vllm run_pytest ${PEERS:-tests/peers}
+    python_with=vllm workers=$jobs run_pytest ${PEERS:-tests/peers}
     stop_server
 }
 

@@ -145,7 +145,7 @@ class Tokenizer:
 
     def encode(self, text):
         data = text if isinstance(text, bytes) else text.encode()
-        ids = np.empty(len(data) + 1, np.int32)
+        ids = np.empty(3 * len(data) + 1, np.int32) # NFC makes a few characters longer
         n = LIB.tokenizer_encode(self.handle, data, c_size_t(len(data)), pointer(ids),
                                  c_size_t(len(ids)))
         assert n <= len(ids)
