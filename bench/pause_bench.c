@@ -34,7 +34,7 @@ static void print_step(void *context, const dw_rollout_step *h)
            ", \"bytes\": %" PRIu64 ", \"fetch_us\": %" PRIu64 ", \"decode_us\": %" PRIu64
            ", \"pause_us\": %" PRIu64 ", \"scatter_us\": %" PRIu64
            ", \"update_us\": %" PRIu64 ", \"resume_us\": %" PRIu64
-           ", \"settle_us\": %" PRIu64 ", \"stopped_us\": %" PRIu64 "}\n",
+           ", \"finish_us\": %" PRIu64 ", \"stopped_us\": %" PRIu64 "}\n",
            h->version, w->n_bytes / 2, h->n_changed, h->n_bytes, h->fetch_us,
            h->decode_us, h->pause_us, h->scatter_us, h->update_us, h->resume_us,
            h->finish_us, h->stopped_us);

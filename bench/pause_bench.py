@@ -142,7 +142,7 @@ def report_syncs(syncs, equal, where, kind):
     row("", "median ms", "p99 ms", "most ms")
     row("pause acknowledged to resume sent", f"{figures['median_ms']:.1f}",
         f"{figures['p99_ms']:.1f}", f"{figures['most_ms']:.1f}")
-    for phase in ("scatter", "update", "pause", "resume", "fetch", "decode", "settle"):
+    for phase in ("scatter", "update", "pause", "resume", "fetch", "decode", "finish"):
         values = [sync[f"{phase}_us"] / 1000 for sync in syncs]
         figures[f"{phase}_ms"] = statistics.median(values)
         row(f"  of it {phase}" if phase in ("scatter", "update") else f"  outside: {phase}",

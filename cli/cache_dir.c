@@ -366,7 +366,7 @@ static int remove_one(const char *path, const struct stat *found, int kind,
 dw_status cli_cache_remove(const cli_cached *c, dw_error *err)
 {
     int file =
-        open_note(c->path, O_RDONLY); /* version 0.1 made no note and locked nothing */
+        open_note(c->path, O_RDONLY); /* there may be none, if a copy was cut short */
     if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
         close(file);
         return dw_fail(err, DW_CONFLICT, c->path,

@@ -48,7 +48,7 @@ dw_status cli_cache_set_aside(const char *dir, dw_error *err);
 
 typedef struct cli_cached {
     char *path;
-    char *url;        /* "" if it is not known: 0.1 made no note */
+    char *url;        /* "" if it is not known: its note is lost */
     uint64_t n_bytes; /* on disk */
     time_t t_used;
     bool is_aside; /* its stream was replaced by another one at the same URL */

@@ -68,7 +68,7 @@ static void print_cached(const cli_cached *c, const char *fate, bool with_header
     if (gmtime_r(&c->t_used, &t))
         strftime(used, sizeof used, "%Y-%m-%d %H:%M", &t);
     printf("%9s  %-16s  %-9s  ", cli_format_size(size, c->n_bytes), used, fate);
-    cli_print_text(stdout, c->url[0] ? c->url : "(made by 0.1)");
+    cli_print_text(stdout, c->url[0] ? c->url : "(unknown)");
     fputs("  ", stdout);
     cli_print_text(stdout, c->path);
     putchar('\n');

@@ -104,7 +104,7 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "files", info->n_files);
     cli_json_count(row, "file_bytes", info->n_file_bytes);
     json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
-    json_object_set_new(row, "ways", shortcuts_json(list, info->version));
+    json_object_set_new(row, "shortcuts", shortcuts_json(list, info->version));
     if (info->suspect_from > 0)
         cli_json_count(row, "suspect_from", info->suspect_from);
     if (info->is_signed) {

@@ -334,7 +334,7 @@ json_t *stats_report_json(const stats_report *r)
     json_object_set_new(o, "recurrence", recurrence_json(r));
     json_object_set_new(o, "predictors", predictors_json(r));
     json_object_set_new(o, "folds", folds_json(r));
-    json_object_set_new(o, "ways", shortcuts_json(r));
+    json_object_set_new(o, "shortcuts", shortcuts_json(r));
     json_object_set_new(o, "forecast", forecast_json(r));
     return o;
 }

@@ -13,7 +13,7 @@ void cli_sync_counts_json(json_t *object, const dw_follow_report *report)
 {
     cli_json_version(object, "from", report->from);
     cli_json_version(object, "version", report->version);
-    cli_json_count(object, "hops", report->n_steps);
+    cli_json_count(object, "steps", report->n_steps);
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "changed", report->n_changed);

@@ -8,7 +8,7 @@
 
 #include "command_line.h"
 
-/* Adds the members `from`, `version`, `hops` and so on. */
+/* Adds the members `from`, `version`, `steps` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
 /* Adds only the counts, without times. */

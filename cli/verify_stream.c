@@ -66,7 +66,7 @@ static void print_json(const cli_stream *stream, const dw_verify_report *report,
     if (has_base(stream, &first))
         cli_json_base_sha256(object, &first);
     cli_json_count(object, "versions", report->n_versions);
-    cli_json_count(object, "ways", report->n_shortcuts);
+    cli_json_count(object, "shortcuts", report->n_shortcuts);
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "unnamed", report->n_unnamed);

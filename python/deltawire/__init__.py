@@ -1,5 +1,4 @@
 """Deltas, checkpoints and streams of model weights: docs/PYTHON.md."""
 from ._core import *
-from ._core import Shortcut as Way  # its name in 0.1
 from ._core import __version__
 from ._outcomes import PublishWarning

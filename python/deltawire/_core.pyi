@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
-from typing_extensions import Buffer, Self, deprecated
+from typing_extensions import Buffer, Self
 
 __version__: Final[str]
 
@@ -320,8 +320,6 @@ class Stream:
         """From `start`, or the floor, to the head."""
     def shortcuts(self) -> list[Shortcut]:
         """The folds and anchors of the stream."""
-    @deprecated("use shortcuts()")
-    def ways(self) -> list[Shortcut]: ...
     def files(self, version: int | None = None) -> dict[str, FileInfo] | None:
         """The companion files of a version (None: the newest) by name. None if the version
         says nothing about files."""
@@ -481,8 +479,6 @@ class Publisher:
         raises."""
     def accept(self, ticket: int, outcome: bytes) -> None:
         """On the other ranks: accepts the outcome of commit()."""
-    @deprecated("use accept()")
-    def settle(self, ticket: int, outcome: bytes) -> None: ...
     def cancel(self) -> None:
         """Cancels the version in progress, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:
@@ -505,9 +501,6 @@ class FollowReport(NamedTuple):
     n_files_installed: int  # companion files
     n_files_removed: int
     n_files_kept: int  # not installed, because the user has another file of that name
-    @property
-    @deprecated("use n_steps")
-    def n_hops(self) -> int: ...
 
 @final
 class Follower:
@@ -590,10 +583,6 @@ class Follower:
         """Stores the new values."""
     def finish(self) -> None:
         """Syncs what was applied, reads it back and removes the patch."""
-    @deprecated("use prepare()")
-    def commit(self) -> None: ...
-    @deprecated("use finish()")
-    def settle(self) -> None: ...
     def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
         """stage, prepare, apply and finish until the weights are at `goal`."""
     def report(self, status: str, message: str | None = None) -> None:

@@ -122,8 +122,6 @@ bool dwpy_is_ending(void);
 
 /* ---- types.c ---- */
 
-/* Warns that OLD, a name of 0.1, is deprecated. False: the warning is an exception. */
-bool dwpy_warn_renamed(const char *old, const char *new_name);
 PyObject *dwpy_enter(PyObject *self, PyObject *unused); /* __enter__ */
 PyObject *dwpy_exit(PyObject *self, PyObject *args);    /* __exit__: close() */
 /* The end of every dealloc. */

@@ -142,21 +142,6 @@ static PyObject *follower_finish(PyObject *self, PyObject *unused)
     return do_step(self, dw_follower_finish);
 }
 
-/* Names of 0.1. */
-static PyObject *follower_commit(PyObject *self, PyObject *unused)
-{
-    return dwpy_warn_renamed("Follower.commit()", "prepare()")
-               ? follower_prepare(self, unused)
-               : NULL;
-}
-
-static PyObject *follower_settle(PyObject *self, PyObject *unused)
-{
-    return dwpy_warn_renamed("Follower.settle()", "finish()")
-               ? follower_finish(self, unused)
-               : NULL;
-}
-
 static PyObject *follower_poll(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -371,8 +356,6 @@ static PyMethodDef methods[] = {
     {"apply", follower_apply, METH_NOARGS,
      "Stores the new values. An engine must pause for this."},
     {"finish", follower_finish, METH_NOARGS, "Syncs and checks what was applied."},
-    {"commit", follower_commit, METH_NOARGS, "Deprecated: prepare()."},
-    {"settle", follower_settle, METH_NOARGS, "Deprecated: finish()."},
     {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
      "Brings the weights to a version, step by step."},
     {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
@@ -407,18 +390,7 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"deltawire.Follower", sizeof(follower_object), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
 
-/* The name of 0.1 for n_steps. */
-static bool add_n_hops(void)
-{
-    PyObject *n_steps = PyObject_GetAttrString(report_row.type, "n_steps");
-    const bool good =
-        n_steps && PyObject_SetAttrString(report_row.type, "n_hops", n_steps) == 0;
-    Py_XDECREF(n_steps);
-    return good;
-}
-
 bool dwpy_follower_add(PyObject *module)
 {
-    return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &report_row) &&
-           add_n_hops();
+    return dwpy_type_add(module, &spec) && dwpy_row_type_add(module, &report_row);
 }

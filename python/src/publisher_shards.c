@@ -282,10 +282,3 @@ PyObject *dwpy_publisher_accept(PyObject *object, PyObject *args)
     dwpy_guard_leave(&self->guard);
     return out;
 }
-
-PyObject *dwpy_publisher_settle(PyObject *object, PyObject *args)
-{
-    return dwpy_warn_renamed("Publisher.settle()", "accept()")
-               ? dwpy_publisher_accept(object, args)
-               : NULL;
-}

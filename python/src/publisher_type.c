@@ -423,7 +423,6 @@ static PyMethodDef methods[] = {
      "others."},
     {"accept", dwpy_publisher_accept, METH_VARARGS,
      "The other ranks: accepts the outcome."},
-    {"settle", dwpy_publisher_settle, METH_VARARGS, "Deprecated: accept()."},
     {"close", DWPY_KEYWORDS(publisher_close), METH_VARARGS | METH_KEYWORDS,
      "Waits for the version in progress, and ends."},
     DWPY_CONTEXT,

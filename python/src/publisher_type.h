@@ -57,7 +57,6 @@ bool dwpy_publisher_streams(const publisher_object *self, PyObject *mapping,
 PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
 PyObject *dwpy_publisher_accept(PyObject *self, PyObject *args);
-PyObject *dwpy_publisher_settle(PyObject *self, PyObject *args); /* its name in 0.1 */
 
 /* ---- quantize.c ---- */
 

@@ -302,14 +302,6 @@ static PyObject *stream_shortcuts(PyObject *object, PyObject *unused)
     return list;
 }
 
-/* Its name in 0.1. */
-static PyObject *stream_ways(PyObject *object, PyObject *unused)
-{
-    return dwpy_warn_renamed("Stream.ways()", "shortcuts()")
-               ? stream_shortcuts(object, unused)
-               : NULL;
-}
-
 /* ---- companion files ---- */
 
 static PyObject *file_row_of(const dw_file_info *file)
@@ -420,7 +412,6 @@ static PyMethodDef methods[] = {
     {"versions", DWPY_KEYWORDS(stream_versions), METH_VARARGS | METH_KEYWORDS,
      "The versions from a version, or the floor, to the head."},
     {"shortcuts", stream_shortcuts, METH_NOARGS, "Folded deltas and anchors."},
-    {"ways", stream_ways, METH_NOARGS, "Deprecated: shortcuts()."},
     {"files", stream_files, METH_VARARGS,
      "The companion files of a version, or of the newest; None if it says nothing."},
     {"read_file", stream_read_file, METH_VARARGS,

@@ -1,11 +1,5 @@
 #include "core.h"
 
-bool dwpy_warn_renamed(const char *old, const char *new_name)
-{
-    return PyErr_WarnFormat(PyExc_DeprecationWarning, 1, "%s is deprecated: use %s", old,
-                            new_name) == 0;
-}
-
 PyObject *dwpy_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;

@@ -100,7 +100,7 @@ const dw_step_time dw_step_times[DW_N_STEP_TIMES] = {
     {"scatter", offsetof(dw_rollout_step, scatter_us)},
     {"update", offsetof(dw_rollout_step, update_us)},
     {"resume", offsetof(dw_rollout_step, resume_us)},
-    {"settle", offsetof(dw_rollout_step, finish_us)}, /* as 0.1 named it */
+    {"finish", offsetof(dw_rollout_step, finish_us)},
 };
 
 uint64_t dw_step_time_us(const dw_rollout_step *step, const dw_step_time *time)

@@ -93,7 +93,7 @@ static json_t *head_json(const dw_report *report, bool *failed)
 static const char *phase_name(dw_phase phase)
 {
     static const char *const names[] = {"idle",  "fetch",  "pause",
-                                        "apply", "resume", "settle"};
+                                        "apply", "resume", "finish"};
     return (size_t)phase < sizeof names / sizeof *names ? names[phase] : "?";
 }
 

@@ -60,7 +60,7 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
 }
 
 /* Looks for a version that has the state of the weights. HEAD and the versions below it
- * are asked only if the record that named the version is damaged or has no seal. */
+ * are asked only if the record that named the version is damaged. */
 static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_error *fault,
                               dw_error *err)
 {
@@ -95,12 +95,6 @@ static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *f
             *err = *fault;
         return fault->code;
     }
-    if (dw_weights_record(f->weights) == DW_RECORD_UNSEALED)
-        return dw_fail(err, DW_CORRUPT, dir,
-                       "the weights are not the version that " DW_POSITION_NAME
-                       " names, nor any other of the stream: somebody changed them, or "
-                       "that file. Remove the directory: the next run fills it from the "
-                       "stream");
     return dw_fail(err, DW_CONFLICT, dir,
                    "it holds weights that are neither version 0 nor version %" PRIu64
                    " of the stream, and no record of which they are. Name an empty "
@@ -186,25 +180,6 @@ static dw_status check_start(dw_follower *f, dw_error *err)
                                                    : check_other_stream(f, err);
 }
 
-/* A record without a seal may be damaged. If the stream contradicts it, the weights
- * decide: they may be another version than it names. */
-static dw_status check_unsealed(dw_follower *f, dw_error *err)
-{
-    uint64_t head;
-    bool found = false;
-    dw_error fault = {0};
-    dw_status status = check_start(f, err);
-    if (status != DW_UNTRUSTED && status != DW_MISMATCH)
-        return status;
-    dw_status looked = dw_stream_find_head(f->stream, DW_NO_VERSION, &head, NULL);
-    if (looked == DW_OK)
-        looked = find_version(f, head, &found, &fault, NULL);
-    if (looked != DW_OK || !found)
-        return status;
-    f->rewritten = false;
-    return check_start(f, err);
-}
-
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
     dw_status status = dw_follower_load_highest(f, err);
@@ -216,8 +191,7 @@ static dw_status find_start(dw_follower *f, dw_error *err)
                    ? dw_follower_recognise(f, err)
                    : status;
     }
-    return dw_weights_record(f->weights) == DW_RECORD_UNSEALED ? check_unsealed(f, err)
-                                                               : check_start(f, err);
+    return check_start(f, err);
 }
 
 static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,

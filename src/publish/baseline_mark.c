@@ -3,7 +3,6 @@
  *
  * If the weights in a directory with a mark are damaged, the publisher makes them again.
  * A directory without a mark may hold a user's weights, and is never changed. */
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,18 +20,6 @@
 #define NAME      ".deltawire-baseline"
 #define FORMAT    "deltawire-baseline/1"
 #define MAX_BYTES 4096
-
-/* Whether DIR holds copies for folds: 0.1 made those, and no mark. */
-static bool has_folds(const char *path)
-{
-    DIR *dir = opendir(path);
-    bool found = false;
-    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
-        found = strncmp(e->d_name, DW_OLD_FOLD_NAME, sizeof DW_OLD_FOLD_NAME - 1) == 0;
-    if (dir)
-        closedir(dir);
-    return found;
-}
 
 /* The version that the mark names for STREAM, or DW_NO_VERSION. */
 static uint64_t parse(const uint8_t *bytes, size_t n_bytes, const char *stream)
@@ -63,7 +50,7 @@ bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven)
         *proven = parse(bytes, n_bytes, stream);
     dw_free(bytes);
     dw_free(path);
-    return exists || has_folds(dir);
+    return exists;
 }
 
 dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,

@@ -52,7 +52,6 @@ void dw_fold_dir_remove(const char *dir)
     (void)dw_weights_empty_dir(dir, NULL);
     remove_made(dir, DW_POSITION_NAME);
     remove_made(dir, DELTAS_NAME);
-    remove_made(dir, "weights"); /* a copy that 0.1 made */
     (void)rmdir(dir);
 }
 

@@ -23,8 +23,7 @@
 #include "publish/group_deltas.h"
 #include "publish/held_version.h"
 
-#define DW_FOLDS_NAME    ".deltawire-folds" /* in the directory of the baseline */
-#define DW_OLD_FOLD_NAME ".deltawire-fold-" /* and a span: 0.1 kept a copy for each */
+#define DW_FOLDS_NAME ".deltawire-folds" /* in the directory of the baseline */
 
 typedef struct dw_fold_copy {
     char *dir; /* NULL: nameless */

@@ -282,13 +282,12 @@ static bool is_number(const char *text)
     return *text && text[strspn(text, "0123456789")] == '\0';
 }
 
-/* Removes directories DIR/PREFIX<number>, except those of the levels. */
-static void remove_dirs(const dw_folds *f, const char *path, const char *prefix)
+/* Removes the directories of spans in PATH, except those of the levels. */
+static void remove_dirs(const dw_folds *f, const char *path)
 {
     DIR *dir = opendir(path);
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 ||
-            !is_number(e->d_name + strlen(prefix)))
+        if (!is_number(e->d_name))
             continue;
         char *found = dw_join_path(path, e->d_name);
         bool is_used = false;
@@ -306,7 +305,7 @@ static void remove_dirs(const dw_folds *f, const char *path, const char *prefix)
 static void remove_copy(const char *dir)
 {
     const dw_folds none = {0};
-    remove_dirs(&none, dir, "");
+    remove_dirs(&none, dir);
     dw_fold_dir_remove(dir);
 }
 
@@ -327,11 +326,10 @@ static dw_status open_dirs(dw_publisher *p, dw_error *err)
         if (!f->levels[i].dir)
             return dw_fail_memory(err, baseline);
     }
-    remove_dirs(f, baseline, DW_OLD_FOLD_NAME);
     if (f->n == 0)
         remove_copy(f->copy.dir);
     else
-        remove_dirs(f, f->copy.dir, "");
+        remove_dirs(f, f->copy.dir);
     return DW_OK;
 }
 

@@ -95,18 +95,6 @@ static bool read_position(dw_position *out, const json_t *object)
     return true;
 }
 
-/* Whether ROOT has no member but those that 0.1 wrote. A seal whose name was damaged is
- * another member. */
-static bool is_unsealed(const json_t *root)
-{
-    static const char *const known[] = {"format",        "stream", "version",
-                                        "commit_sha256", "state",  "next"};
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        n += json_object_get(root, known[i]) != NULL;
-    return n == json_object_size(root);
-}
-
 /* Reads the members. False if they are not those of a record. */
 static bool read_record(dw_position *at, dw_position *next, const json_t *root)
 {
@@ -132,8 +120,8 @@ static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind 
         status = dw_fail(err, DW_UNSUPPORTED, path,
                          "this version of deltawire does not know this record of a "
                          "replica. Use the version that wrote it, or another directory");
-    else if (is_good && (is_sealed || is_unsealed(root)))
-        *kind = is_sealed ? DW_RECORD_SEALED : DW_RECORD_UNSEALED;
+    else if (is_good && is_sealed)
+        *kind = DW_RECORD_SEALED;
     else
         *at = *next = dw_nowhere;
     json_decref(root);

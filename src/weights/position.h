@@ -27,10 +27,9 @@ bool dw_position_same(const dw_position *a, const dw_position *b);
 
 /* Whether the record of a directory can be trusted. */
 typedef enum dw_record_kind {
-    DW_RECORD_NONE,     /* there is no such file */
-    DW_RECORD_SEALED,   /* it is as it was written */
-    DW_RECORD_UNSEALED, /* written by 0.1, without a seal: check it before use */
-    DW_RECORD_DAMAGED,  /* its bytes changed: it names no version */
+    DW_RECORD_NONE,    /* there is no such file */
+    DW_RECORD_SEALED,  /* it is as it was written */
+    DW_RECORD_DAMAGED, /* its bytes changed: it names no version */
 } dw_record_kind;
 
 /* Reads the record of DIR. AT and NEXT are dw_nowhere if it names no such version, is

@@ -32,7 +32,7 @@ static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *
     /* nor the one in the block: stop readers */
     dw_control_mark_written(r->control);
     const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
-    if (r->is_own || r->record == DW_RECORD_UNSEALED || is_shared)
+    if (r->is_own || is_shared)
         return DW_OK; /* the stream knows which version they are, if they are one */
     return dw_fail(err, DW_CORRUPT, r->dir,
                    "the weights were changed by somebody else: their digest is "

@@ -12,6 +12,7 @@ deltawire publish "$PWD/stream" run/base --quiet >/dev/null
 
 it "gives one to each, and removes it"
 status=0
+# shellcheck disable=SC2016 # the other shell expands it
 own=$(HOME=$HOME/user XDG_CONFIG_HOME=/nowhere "$DW_TEST_DIR/own_home.sh" sh -c '
     touch "$HOME/mark"
     echo "$HOME"

@@ -39,7 +39,7 @@ for key in ("elements", "kinds", "layers", "groups", "exponents", "recurrence", 
     assert a[key] == b[key], key
 assert [s["changed"] for s in a["steps"]] == [s["changed"] for s in b["steps"]]
 assert a["steps"][2]["predictor_bits_a_change"] == b["steps"][2]["predictor_bits_a_change"]
-assert a["ways"] and not b["ways"]
+assert a["shortcuts"] and not b["shortcuts"]
 END
 
 it "walks from --from to --to, the last 16 steps by default"

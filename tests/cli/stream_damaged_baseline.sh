@@ -68,33 +68,20 @@ it "finds the version of weights whose record is damaged, and fetches only what 
 deltawire pull "$url" --into record --at 2 --quiet >/dev/null
 cp -r record record.good
 sed -i 's/"version":2/"version":1/' record/.deltawire-state.json
-deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["hops"] == 1'
+deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["steps"] == 1'
 is_at record 3
 
-# unsealed STATEMENT: the directory 'record' at version 2 with a record as 0.1 wrote it,
-# changed by Python over the JSON object `o`
-unsealed() {
+it "finds the version if the record has lost its seal"
+for change in pass 'o["version"] = 1' 'o["state"] = o["state"][::-1]' 'o["stream"] = o["stream"][::-1]'; do
     rm -rf record && cp -r record.good record
-    python3 -B - "$1" <<'END'
+    python3 -B - "$change" <<'END'
 import json, sys
 o = json.load(open("record/.deltawire-state.json"))
 del o["seal"]
 exec(sys.argv[1])
 json.dump(o, open("record/.deltawire-state.json", "w"))
 END
-}
-
-it "reads a record of 0.1, which has no seal"
-unsealed pass
-deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["hops"] == 1'
-is_at record 3
-
-it "raises no false alarm over a record without a seal"
-for change in 'o["version"] = 1' 'o["version"] = 77' \
-    'o["commit_sha256"] = o["commit_sha256"][::-1]' 'o["state"] = o["state"][::-1]' \
-    'o["stream"] = o["stream"][::-1]'; do
-    unsealed "$change"
-    deltawire pull "$url" --into record --at 3 --quiet >/dev/null
+    deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["steps"] == 1'
     is_at record 3
 done
 

@@ -79,7 +79,7 @@ deltawire pull "$url" --into plain --no-files --json | holds 'o["files_installed
 [ ! -e plain/config.json ]
 deltawire follow "$url" --into plain --until 1 --no-report --json >out.plain
 grep '"event": *"files"' out.plain >out.event
-holds 'o["files_installed"] == 3 and o["hops"] == 0' <out.event
+holds 'o["files_installed"] == 3 and o["steps"] == 0' <out.event
 has plain 0 config.json
 
 it "keeps the user's files, and says what to do"

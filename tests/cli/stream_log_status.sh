@@ -20,8 +20,8 @@ holds 'all(len(v["state"]) == 16 and v["created"].endswith("Z") for v in o["vers
 holds 'o["head"] == 4 and o["floor"] == 0' <out.json
 
 it "shows shortcuts to a version"
-holds 'any(w["from"] == 2 for w in o["versions"][0]["ways"])' <out.json
-holds 'any(w["from"] == 0 for w in o["versions"][2]["ways"])' <out.json
+holds 'any(w["from"] == 2 for w in o["versions"][0]["shortcuts"])' <out.json
+holds 'any(w["from"] == 0 for w in o["versions"][2]["shortcuts"])' <out.json
 grep -q '^ *4 .* 2 ' out.txt
 
 it "lists as many as asked for"

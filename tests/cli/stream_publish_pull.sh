@@ -22,7 +22,7 @@ grep -q '^  full model .* times as much' out.txt
 
 it "fills a new directory"
 deltawire pull "$url" --into model --json >out.json
-holds 'o["from"] is None and o["version"] == 2 and o["hops"] >= 1' <out.json
+holds 'o["from"] is None and o["version"] == 2 and o["steps"] >= 1' <out.json
 is_at model 2
 
 it "reports that nothing is new"
@@ -32,7 +32,7 @@ grep -q '^model: version 2: nothing new$' out.txt
 it "fetches what changed since"
 publish_step "$url" 3
 deltawire pull "$url" --into model --json >out.json
-holds 'o["from"] == 2 and o["version"] == 3 and o["hops"] == 1' <out.json
+holds 'o["from"] == 2 and o["version"] == 3 and o["steps"] == 1' <out.json
 holds "o['bytes'] < $(stat -c %s run/base/model.safetensors) / 10" <out.json
 is_at model 3
 

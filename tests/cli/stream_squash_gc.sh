@@ -16,7 +16,7 @@ deltawire squash "$url" --from 1 --to 5 --work work --json >out.json
 holds 'o["from"] == 1 and o["to"] == 5 and o["bytes"] > 0' <out.json
 [ -z "$(ls work)" ] || die "left in the work directory: $(ls -A work)"
 deltawire pull "$url" --into model --at 1 --quiet >/dev/null
-deltawire pull "$url" --into model --at 5 --json | holds 'o["hops"] == 1'
+deltawire pull "$url" --into model --at 5 --json | holds 'o["steps"] == 1'
 is_at model 5
 
 it "folds up to the newest"
@@ -28,7 +28,7 @@ deltawire verify "$url" --quiet >/dev/null
 
 it "adds the whole model"
 deltawire squash "$url" --anchor --at 4 --json | holds 'o["from"] is None and o["to"] == 4'
-deltawire pull "$url" --into fresh --at 4 --json | holds 'o["hops"] == 1'
+deltawire pull "$url" --into fresh --at 4 --json | holds 'o["steps"] == 1'
 is_at fresh 4
 deltawire status "$url" --json | holds 'o["anchor"] == 4'
 

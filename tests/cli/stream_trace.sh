@@ -28,9 +28,9 @@ done
 
 it "uses folds if that is cheaper"
 deltawire log "$url" -n 0 --json |
-    holds 'any(w["from"] is not None for v in o["versions"] for w in v["ways"])'
+    holds 'any(w["from"] is not None for v in o["versions"] for w in v["shortcuts"])'
 deltawire pull "$url" --into late --at 0 --quiet >/dev/null
-deltawire pull "$url" --into late --json | holds 'o["version"] == 12 and o["hops"] < 12'
+deltawire pull "$url" --into late --json | holds 'o["version"] == 12 and o["steps"] < 12'
 [ "$(sha256 late)" = "$(expected 12)" ]
 
 it "verify passes"

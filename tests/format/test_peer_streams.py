@@ -122,7 +122,7 @@ def check_versions(root, versions, options, tmp_path, listed):
         fresh = tmp_path / f"fresh-{v}"
         run("pull", root, "--into", fresh, "--at", v, *flat(options))
         assert stock_read(fresh / "model.safetensors") == versions[v]
-    assert run("pull", root, "--into", walked, *flat(options))["hops"] == 0
+    assert run("pull", root, "--into", walked, *flat(options))["steps"] == 0
     back = run("pull", root, "--into", walked, "--at", listed[1], *flat(options))
     assert back["version"] == listed[1]
     assert stock_read(walked / "model.safetensors") == versions[listed[1]]

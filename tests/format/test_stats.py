@@ -213,10 +213,10 @@ def test_stream(tmp_path):
     log = json.loads(run("log", url, "-n", 0, "--json"))["versions"]
     sizes = {v["version"]: v["bytes"] for v in log}
     assert [s["bytes"] for s in seen["steps"]] == [sizes[v] for v in range(4, 9)]
-    ways = {(w["from"], v["version"]): w["bytes"] for v in log for w in v["ways"]}
-    assert {(w["from"], w["to"]): w["bytes"] for w in seen["ways"]} == {
+    ways = {(w["from"], v["version"]): w["bytes"] for v in log for w in v["shortcuts"]}
+    assert {(w["from"], w["to"]): w["bytes"] for w in seen["shortcuts"]} == {
         (a, b): n for (a, b), n in ways.items() if 3 < b <= 8 and (a is None or a >= 3)}
-    for way in seen["ways"]:
+    for way in seen["shortcuts"]:
         if way["from"] is not None:
             assert way["delta_bytes"] == sum(sizes[v] for v in range(way["from"] + 1, way["to"] + 1))
 

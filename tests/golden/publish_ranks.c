@@ -2,7 +2,7 @@
  *
  *     publish_ranks URL CKPT...
  *
- * For make_v01.py, so it uses only the public headers of 0.1. */
+ * For make_streams.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

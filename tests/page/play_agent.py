@@ -21,7 +21,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "src/agent/page.html"
 MODEL = {"url": "s3://weights/qwen3-0.6b-grpo", "id": "9f86d081884c7d659a2feaa0c55ad015",
          "tensors": 310, "elements": 596049920, "bytes": 1192099840}
 PHASES = {"fetch": 58, "decode": 31, "pause": 6, "scatter": 4.2, "update": 11, "resume": 3,
-          "settle": 42}  # typical, in ms
+          "finish": 42}  # typical, in ms
 
 
 def policy(page):

@@ -277,16 +277,6 @@ def test_close_ends_waits_for_tickets(url):
         publisher.captured(ticket)
 
 
-def test_names_of_0_1_still_work(url, tmp_path):
-    with dw.Publisher(url, model()), dw.Follower(url, into=tmp_path / "copy") as follower:
-        assert follower.stage() == 0
-        for old in (follower.commit, follower.settle, dw.Stream(url).ways):
-            with pytest.warns(DeprecationWarning, match="is deprecated: use "):
-                old()
-        assert follower.version == 0 and follower.totals.n_hops == follower.totals.n_steps == 1
-        assert dw.Way is dw.Shortcut
-
-
 def test_a_store_stays_open_for_those_who_use_it(tmp_path):
     store = dw.Store(f"file://{tmp_path}/s")
     publisher = dw.Publisher(store, model())

@@ -77,7 +77,7 @@ static void test_told(void **state)
     expect_number(json, "history.0.density", 0.05);
     expect_number(json, "history.0.bits_per_change", 16);
     expect_number(json, "history.0.fetch_ms", 1);
-    expect_number(json, "history.0.settle_ms", 0.7);
+    expect_number(json, "history.0.finish_ms", 0.7);
     expect_number(json, "history.0.stopped_ms", 1.5);
     expect_bool(json, "history.0.applied", true);
     json_decref(json);

@@ -220,7 +220,7 @@ static void rot_anchor(fixture *x, dw_store *store, uint64_t version)
         .write_id = "00112233445566778899aabbccddeeff",
         .max_object_bytes = 1 << 20,
     };
-    /* the upload is proven: only deltawire 0.1 made such an anchor */
+    /* the upload is proven: no publisher makes such an anchor */
     assert_int_equal(dw_anchor_upload(&objects, &spec, &x->err), DW_CORRUPT);
     assert_int_equal(dw_store_stat(store, objects.items[0].key, NULL, NULL, NULL),
                      DW_NOT_FOUND);
