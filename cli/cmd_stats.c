@@ -19,7 +19,7 @@ static const char help[] =
     "bits a change by step, kind of tensor and layer, with the order-0 bound beside "
     "them;\n"
     "moves in ulps; recurrence; how well the mask can be predicted; how much folding\n"
-    "saves; a forecast for other learning rates and models.\n"
+    "saves.\n"
     "\n"
     "  --from N, --to N     versions of the stream; default: the newest and 16 before "
     "it\n"
@@ -28,10 +28,6 @@ static const char help[] =
     "                       changed; of a stream: the one behind a version 0 that was\n"
     "                       not uploaded\n"
     "  --html FILE          also write one page with plots, complete in itself\n"
-    "  --model-params LIST  models of the forecast; default: 0.6B,8B,70B,1T\n"
-    "  --scatter-rate R     changes that a host stores in a second; default: measured, "
-    "which\n"
-    "                       takes about a second\n"
     "  --work DIR           room for three times the model (bf16); default: "
     "TMPDIR\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
@@ -39,9 +35,6 @@ static const char help[] =
     "history from the step before it, rows and columns from all steps walked but the "
     "first.\n"
     "A recall of 'never' means that no choice of elements is as precise as that.\n"
-    "The forecast takes a weight to flip with the chance min(1, |update| / ulp), with "
-    "normal\n"
-    "updates in proportion to the learning rate; deltawire(1) has the formula.\n"
     "\n"
     "  deltawire stats s3://bucket/run\n"
     "  deltawire stats s3://bucket/run --from 100 --to 130 --html run.html\n"
@@ -55,27 +48,9 @@ typedef struct arguments {
     bool is_stream;
     bool for_streams; /* an option that only makes sense with a URL was given */
     const char *base, *html, *work_dir;
-    stats_forecast_options forecast;
 } arguments;
 
 /* ---- arguments ---- */
-
-static void parse_sizes(stats_forecast_options *f, const cli_session *s, const char *text)
-{
-    char *list = strdup(text);
-    f->n_sizes = 0;
-    for (char *at = list, *rest = NULL; list; at = NULL) {
-        const char *word = strtok_r(at, ",", &rest);
-        if (!word)
-            break;
-        if (f->n_sizes == STATS_MAX_SIZES)
-            cli_usage_error(s, "--model-params: at most %d", STATS_MAX_SIZES);
-        f->n_params[f->n_sizes++] = cli_parse_scaled(s, "--model-params", word);
-    }
-    free(list);
-    if (f->n_sizes == 0)
-        cli_usage_error(s, "--model-params: '%s' is not a list such as 8B,70B", text);
-}
 
 /* Deltas have a base and are no streams. */
 static void choose_source(arguments *a, const cli_session *s, int argc, char **argv)
@@ -101,27 +76,24 @@ static void choose_source(arguments *a, const cli_session *s, int argc, char **a
         a->deltas.n_paths = (size_t)(argc - optind);
     }
     a->stream.base = a->deltas.base = a->base;
-    a->stream.n_threads = a->deltas.n_threads = a->forecast.n_threads = s->n_threads;
+    a->stream.n_threads = a->deltas.n_threads = s->n_threads;
     a->stream.work_dir = a->work_dir;
 }
 
 static void parse(arguments *a, cli_session *s, int argc, char **argv)
 {
-    enum { FROM = CLI_OPT_OWN, TO, BASE, HTML, PARAMS, RATE, WORK };
+    enum { FROM = CLI_OPT_OWN, TO, BASE, HTML, WORK };
     static const struct option options[] = {
         {"from", required_argument, NULL, FROM},
         {"to", required_argument, NULL, TO},
         {"base", required_argument, NULL, BASE},
         {"html", required_argument, NULL, HTML},
-        {"model-params", required_argument, NULL, PARAMS},
-        {"scatter-rate", required_argument, NULL, RATE},
         {"work", required_argument, NULL, WORK},
         CLI_TRUST_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
     *a = (arguments){.stream = {.from = DW_NO_VERSION, .to = DW_NO_VERSION}};
-    parse_sizes(&a->forecast, s, "0.6B,8B,70B,1T");
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         a->for_streams |= option == FROM || option == TO || cli_keys_takes(option);
         switch (option) {
@@ -136,12 +108,6 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
             break;
         case HTML:
             a->html = optarg;
-            break;
-        case PARAMS:
-            parse_sizes(&a->forecast, s, optarg);
-            break;
-        case RATE:
-            a->forecast.scatter_rate = cli_parse_positive(s, "--scatter-rate", optarg);
             break;
         case WORK:
             a->work_dir = optarg;
@@ -195,8 +161,6 @@ static int run(arguments *a, const stats_source *source, const cli_session *s)
     dw_status status = stats_walk(&report, &model, source, a->work_dir, s, &err);
     if (status == DW_OK && a->is_stream)
         status = stats_stream_shortcuts(&report, &a->stream, &err);
-    if (status == DW_OK)
-        status = stats_forecast_make(&report, &a->forecast, s, &err);
     int exit_code = status == DW_OK ? output(a, &report, s) : fail(a, s, &err);
     stats_report_release(&report);
     stats_model_release(&model);

@@ -3,7 +3,6 @@
  *     stats_stream.c, stats_deltas.c   versions, from a stream or from files
  *     stats_walk.c                     the walk over them, step by step
  *     stats_count.c                    the pass over memory
- *     stats_forecast.c                 other learning rates, other models
  *     stats_text.c, stats_json.c, stats_html.c   the report
  */
 #ifndef CLI_STATS_H
@@ -42,25 +41,6 @@ typedef struct stats_shortcut {
         n_delta_bytes; /* that it replaces; for an anchor: all deltas walked up to it */
 } stats_shortcut;
 
-typedef struct stats_forecast_row {
-    double lr_factor;
-    double density;
-    double bits_a_change;
-    double changes_a_second; /* the rate of the stores */
-} stats_forecast_row;
-
-#define STATS_N_FACTORS 4
-#define STATS_MAX_SIZES 8
-
-typedef struct stats_forecast {
-    stats_forecast_row rows[STATS_N_FACTORS];
-    uint64_t n_params[STATS_MAX_SIZES];
-    size_t n_sizes;
-    double elem_bytes; /* of this model, on average */
-    double overhead;   /* the codec's bits divided by the bound's */
-    bool measured;     /* the rate was measured here; else the user gave it */
-} stats_forecast;
-
 typedef struct stats_report {
     const char *source;      /* URL, or the base checkpoint */
     const dw_stream *stream; /* or NULL: deltas on disk */
@@ -77,7 +57,6 @@ typedef struct stats_report {
     stats_bins bins[STATS_N_PREDICTORS];
     stats_shortcut *shortcuts;
     size_t n_shortcuts;
-    stats_forecast forecast;
 } stats_report;
 
 extern const char *const stats_predictor_names[STATS_N_PREDICTORS];
@@ -148,28 +127,6 @@ typedef struct stats_source {
 dw_status stats_walk(stats_report *report, stats_model *model, const stats_source *source,
                      const char *work_dir, const cli_session *s, dw_error *err);
 void stats_report_release(stats_report *report);
-
-/* ---- the forecast ---- */
-
-typedef struct stats_forecast_options {
-    double scatter_rate; /* changes a second; 0: measured */
-    uint64_t n_params[STATS_MAX_SIZES];
-    size_t n_sizes;
-    unsigned n_threads;
-} stats_forecast_options;
-
-dw_status stats_forecast_make(stats_report *report, const stats_forecast_options *options,
-                              const cli_session *s, dw_error *err);
-
-double stats_forecast_changes(const stats_forecast_row *row, double n_params);
-double stats_forecast_bytes(const stats_forecast *f, const stats_forecast_row *row,
-                            double n_params);
-double stats_forecast_trl_bytes(const stats_forecast *f, const stats_forecast_row *row,
-                                double n_params);
-
-/* Measures how many changes this machine stores in a second at that density. */
-dw_status stats_scatter_measure(double *out, double density, unsigned n_threads,
-                                dw_error *err);
 
 /* ---- output ---- */
 

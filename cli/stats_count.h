@@ -92,7 +92,7 @@ typedef struct stats_bins {
     uint64_t n_changed[STATS_N_BINS];
 } stats_bins;
 
-/* Elements and changes by exponent, for the forecast: over steps and tensors. */
+/* Elements and changes by exponent, over steps and tensors. */
 typedef struct stats_exponents {
     uint64_t n_elems[STATS_MAX_EXPONENTS];
     uint64_t n_changed[STATS_MAX_EXPONENTS];

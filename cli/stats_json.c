@@ -237,7 +237,7 @@ static json_t *predictors_json(const stats_report *r)
     return o;
 }
 
-/* ---- folds, shortcuts, forecast ---- */
+/* ---- folds, shortcuts ---- */
 
 static json_t *folds_json(const stats_report *r)
 {
@@ -274,42 +274,6 @@ static json_t *shortcuts_json(const stats_report *r)
     return list;
 }
 
-static json_t *forecast_cell(const stats_forecast *f, const stats_forecast_row *row,
-                             uint64_t n_params)
-{
-    const double n = (double)n_params;
-    json_t *o = json_object();
-    cli_json_count(o, "params", n_params);
-    cli_json_real(o, "changes", stats_forecast_changes(row, n));
-    cli_json_real(o, "payload_bytes", stats_forecast_bytes(f, row, n));
-    set_ratio(o, "pause_seconds", stats_forecast_changes(row, n), row->changes_a_second);
-    cli_json_real(o, "trl_raw_bytes", stats_forecast_trl_bytes(f, row, n));
-    return o;
-}
-
-static json_t *forecast_json(const stats_report *r)
-{
-    const stats_forecast *f = &r->forecast;
-    json_t *o = json_object(), *rows = json_array();
-    cli_json_text(o, "scatter", f->measured ? "measured" : "given");
-    cli_json_real(o, "overhead", f->overhead);
-    cli_json_real(o, "element_bytes", f->elem_bytes);
-    for (unsigned i = 0; i < STATS_N_FACTORS; i++) {
-        const stats_forecast_row *row = &f->rows[i];
-        json_t *at = json_object(), *models = json_array();
-        cli_json_real(at, "lr_factor", row->lr_factor);
-        cli_json_real(at, "density", row->density);
-        cli_json_real(at, "bits_a_change", row->bits_a_change);
-        cli_json_real(at, "changes_a_second", row->changes_a_second);
-        for (size_t j = 0; j < f->n_sizes; j++)
-            json_array_append_new(models, forecast_cell(f, row, f->n_params[j]));
-        json_object_set_new(at, "models", models);
-        json_array_append_new(rows, at);
-    }
-    json_object_set_new(o, "rows", rows);
-    return o;
-}
-
 json_t *stats_report_json(const stats_report *r)
 {
     json_t *o = json_object(), *total = counts_json(&r->total);
@@ -335,6 +299,5 @@ json_t *stats_report_json(const stats_report *r)
     json_object_set_new(o, "predictors", predictors_json(r));
     json_object_set_new(o, "folds", folds_json(r));
     json_object_set_new(o, "shortcuts", shortcuts_json(r));
-    json_object_set_new(o, "forecast", forecast_json(r));
     return o;
 }

@@ -306,61 +306,6 @@ static void print_folds(const stats_report *r)
         cli_ratio((double)r->model->n_bytes, mean));
 }
 
-/* ---- the forecast ---- */
-
-static const char *format_params(char out[CLI_NUMBER_SIZE], uint64_t n)
-{
-    const double v = (double)n;
-    if (n >= 1000000000000)
-        snprintf(out, CLI_NUMBER_SIZE, "%.3gT", v / 1e12);
-    else if (n >= 1000000000 || n == 600000000)
-        snprintf(out, CLI_NUMBER_SIZE, "%.3gB", v / 1e9);
-    else
-        snprintf(out, CLI_NUMBER_SIZE, "%.3gM", v / 1e6);
-    return out;
-}
-
-static const char *format_seconds(char out[CLI_NUMBER_SIZE], double t)
-{
-    if (t < 0.0995)
-        snprintf(out, CLI_NUMBER_SIZE, "%.2g ms", 1e3 * t);
-    else if (t < 0.9995)
-        snprintf(out, CLI_NUMBER_SIZE, "%.0f ms", 1e3 * t);
-    else
-        snprintf(out, CLI_NUMBER_SIZE, "%.3g s", t);
-    return out;
-}
-
-static void print_forecast(const stats_report *r)
-{
-    const stats_forecast *f = &r->forecast;
-    char params[CLI_NUMBER_SIZE], changes[CLI_NUMBER_SIZE], payload[CLI_NUMBER_SIZE];
-    char trl[CLI_NUMBER_SIZE], pause[CLI_NUMBER_SIZE];
-    printf(
-        "\nForecast: a step at other learning rates, of models with the same spread of "
-        "weights;\nstores on one host at the speed %s\n"
-        "  %-5s %9s %6s %7s %17s %10s %9s %10s\n",
-        f->measured ? "measured here" : "given", "lr", "density", "bits", "model",
-        "changes", "payload", "pause", "TRL raw");
-    for (unsigned i = 0; i < STATS_N_FACTORS; i++) {
-        const stats_forecast_row *row = &f->rows[i];
-        for (size_t j = 0; j < f->n_sizes; j++) {
-            const double n = (double)f->n_params[j];
-            const double n_changes = stats_forecast_changes(row, n);
-            if (j == 0)
-                printf("  x%-4g %7.3f %% %6.2f", row->lr_factor, 100 * row->density,
-                       row->bits_a_change);
-            else
-                printf("  %22s", "");
-            printf(" %7s %17s %10s %9s %10s\n", format_params(params, f->n_params[j]),
-                   cli_format_count(changes, (uint64_t)n_changes),
-                   cli_format_size(payload, (uint64_t)stats_forecast_bytes(f, row, n)),
-                   format_seconds(pause, cli_ratio(n_changes, row->changes_a_second)),
-                   cli_format_size(trl, (uint64_t)stats_forecast_trl_bytes(f, row, n)));
-        }
-    }
-}
-
 void stats_print_text(const stats_report *r)
 {
     print_whole(r);
@@ -371,5 +316,4 @@ void stats_print_text(const stats_report *r)
     print_recurrence(r);
     print_predictors(r);
     print_folds(r);
-    print_forecast(r);
 }

@@ -10,12 +10,10 @@ url=file://$scratch/stream
 small_run 6
 new_stream "$url" 6
 
-speed=(--scatter-rate 1e8) # avoids the measurement in tests that do not check it
-
 # stats ARGUMENT...: must leave nothing behind
 stats() {
     local status=0
-    deltawire stats "$@" "${speed[@]}" || status=$?
+    deltawire stats "$@" || status=$?
     [ -z "$(ls -A "$TMPDIR")" ] || die "left behind: $(ls -A "$TMPDIR")"
     return $status
 }
@@ -23,7 +21,7 @@ stats() {
 it "prints a stream's report in the width of a terminal"
 stats "$url" >out.txt
 for words in 'steps  *6, from version 0 to 6' 'bound  *6' 'By step' 'By kind' 'q_proj' 'By layer' \
-    'Moves, in ulps' 'Recurrence' 'What predicts the mask' 'Folded deltas' 'Forecast' '1T'; do
+    'Moves, in ulps' 'Recurrence' 'What predicts the mask' 'Folded deltas'; do
     grep -q "$words" out.txt || die "no '$words'"
 done
 ! grep -nE '^.{91}' out.txt || die "too wide"
@@ -35,7 +33,7 @@ python3 - <<'END'
 import json
 a, b = json.load(open("out.stream")), json.load(open("out.deltas"))
 for key in ("elements", "kinds", "layers", "groups", "exponents", "recurrence", "predictors",
-            "folds", "forecast"):
+            "folds"):
     assert a[key] == b[key], key
 assert [s["changed"] for s in a["steps"]] == [s["changed"] for s in b["steps"]]
 assert a["steps"][2]["predictor_bits_a_change"] == b["steps"][2]["predictor_bits_a_change"]
@@ -48,19 +46,6 @@ stats "$url" --from 2 --to 5 --json |
 stats "$url" --to 1 --json | holds 'len(o["steps"]) == 1 and o["predictors"]["list"] == []'
 stats "$url" --from 5 >out.txt
 grep -q 'needs three steps' out.txt
-
-it "forecasts for the given models and speed"
-speed=(--scatter-rate 1e6)
-stats "$url" --from 4 --json --model-params 7B,500M >out.json
-holds '[m["params"] for m in o["forecast"]["rows"][0]["models"]] == [7e9, 5e8]' <out.json
-holds 'o["forecast"]["scatter"] == "given"' <out.json
-holds 'all(abs(m["pause_seconds"] / m["changes"] * 1e6 - 1) < 1e-4
-    for r in o["forecast"]["rows"] for m in r["models"])' <out.json
-speed=()
-stats "$url" --from 4 --json |
-    holds '(o["forecast"]["scatter"] == "measured" and
-        all(r["changes_a_second"] > 1e4 for r in o["forecast"]["rows"]))'
-speed=(--scatter-rate 1e8)
 
 it "writes a page that needs nothing else"
 stats "$url" --html page.html >out.txt
@@ -102,10 +87,6 @@ fails 2 "is no stream" stats nowhere
 fails 2 "must be greater" stats "$url" --from 4 --to 4
 fails 2 "too many" stats "$url" "$url"
 fails 2 "are for streams" stats --base run/base --from 1 run/deltas/step_000001.safetensors
-fails 2 "not a size" stats "$url" --model-params 8B,lots
-fails 2 "not a list" stats "$url" --model-params ,
-fails 2 "at most 8" stats "$url" --model-params 1,2,3,4,5,6,7,8,9
-fails 2 "not a positive number" stats "$url" --scatter-rate 0
 fails 6 "no/such/dir" stats "$url" --work no/such/dir
 fails 6 "no/such/page.html" stats "$url" --html no/such/page.html
 fails 6 "nowhere.st: cannot open" stats --base run/base nowhere.st
