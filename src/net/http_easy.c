@@ -285,9 +285,15 @@ bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *socket
 
 /* ---- the end ---- */
 
-/* Whether another try could help. */
-static bool hopeless(CURLcode code)
+/* Whether another try cannot help. Once the request was sent, the reply is the fault:
+ * libcurl reports one that is not HTTP as an unsupported protocol, and a long header as a
+ * lack of memory. */
+static bool hopeless(CURL *easy, CURLcode code)
 {
+    long n_sent = 0;
+    curl_easy_getinfo(easy, CURLINFO_REQUEST_SIZE, &n_sent);
+    if (n_sent > 0)
+        return false;
     switch (code) {
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
@@ -332,7 +338,7 @@ void dw_http_easy_finish(dw_http_call *call, CURLcode code)
     if (call->result != DW_HTTP_ANSWERED) /* a callback has set the problem */
         return;
     if (code != CURLE_OK && !call->enough) {
-        dw_http_easy_fail(call, hopeless(code) ? DW_HTTP_HOPELESS : DW_HTTP_BROKEN,
+        dw_http_easy_fail(call, hopeless(easy, code) ? DW_HTTP_HOPELESS : DW_HTTP_BROKEN,
                           *call->curl_text ? call->curl_text : curl_easy_strerror(code));
         return;
     }

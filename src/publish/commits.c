@@ -298,13 +298,12 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
                                     DW_PUT_CREATE, err);
-        if (status == DW_OK)
-            return status;
         if (status == DW_DENIED || status == DW_INVALID) {
             p->commits.in_doubt = true; /* an earlier try may still arrive */
             return status;
         }
-        /* the commit may exist all the same: the reply may be lost */
+        /* Whatever the reply, only what the store returns was committed: a reply may be
+         * lost, or wrong. */
         bool ours;
         char write_id[DW_ID_TEXT];
         dw_error reading = {0};
@@ -329,7 +328,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         }
     }
     p->commits.in_doubt = true;
-    return status == DW_CONFLICT
+    return status == DW_CONFLICT || status == DW_OK
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "the store reports that %s exists, but does not return it", key)
                : status;

@@ -73,6 +73,9 @@ typedef enum dw_s3_task_state {
     DW_S3_FLYING, /* sent */
 } dw_s3_task_state;
 
+typedef dw_status (*dw_s3_read_fn)(void *into, const void *xml, size_t n_bytes,
+                                   const char *where, dw_error *err);
+
 typedef struct dw_s3_task {
     /* The request. Its body and the place for the reply are in `call`. */
     const char *method;
@@ -80,7 +83,11 @@ typedef struct dw_s3_task {
     const char *query; /* encoded; NULL: none */
     bool create;       /* only if there is no such object yet */
     bool sign_payload;
-    bool error_in_200;  /* CompleteMultipartUpload sends 200 before it has the result */
+    bool needs_etag; /* a reply without one is none */
+    /* Reads the document that a good reply must be, INTO; see s3_xml.h. If that fails
+     * with DW_CORRUPT, the request is sent again. NULL: any body but an <Error>. */
+    dw_s3_read_fn read;
+    void *into;
     unsigned max_tries; /* 0: the store's */
     unsigned deadline_ms;
     size_t number; /* for the caller */

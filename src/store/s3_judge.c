@@ -80,7 +80,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
         return dw_fail(err, DW_UNSUPPORTED, where,
                        "the server cannot do this: %s answered with %d", task->method,
                        status);
-    if (status / 100 == 3)
+    if (status == 301 || status == 302 || status == 303 || status == 307 || status == 308)
         return dw_fail(err, DW_IO, where,
                        "the server points to another address (%d); set the endpoint and "
                        "the region of the bucket",
@@ -208,9 +208,8 @@ static int status_of_error(const char *code)
         const char *code;
         int status;
     } known[] = {
-        {"PreconditionFailed", 412},
-        {"ConditionalRequestConflict", 409},
-        {"NoSuchUpload", 404},
+        {"PreconditionFailed", 412}, {"ConditionalRequestConflict", 409},
+        {"NoSuchUpload", 404},       {"NoSuchBucket", 404},
         {"AccessDenied", 403},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -219,25 +218,48 @@ static int status_of_error(const char *code)
     return 500;
 }
 
+/* A success counts only if the reply shows it. A body that was cut off, or the page of a
+ * proxy, is like a lost reply. If the request was done after all, the next try finds
+ * that. */
+static dw_status judge_success(dw_s3 *s3, dw_s3_task *task, dw_s3_verdict *verdict,
+                               dw_error *err)
+{
+    char where[DW_ERROR_WHERE_SIZE];
+    dw_error fault = {0};
+    const dw_http_call *call = &task->call;
+    atomic_store(&s3->bucket_seen, true);
+    const bool reads =
+        strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0;
+    if (reads && call->status != 200 && call->status != 206)
+        return try_again(s3, task, "an answer without an object", verdict, err);
+    if (task->needs_etag && !dw_http_header(call, "etag"))
+        return try_again(s3, task, "an answer without an ETag", verdict, err);
+    dw_status status = task->read
+                           ? task->read(task->into, call->text.bytes, call->text.n_bytes,
+                                        dw_s3_where(s3, task->key, where), &fault)
+                           : DW_OK;
+    if (status == DW_CORRUPT)
+        return try_again(s3, task, fault.text, verdict, err);
+    if (status != DW_OK && err)
+        *err = fault;
+    return status;
+}
+
 static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
                               dw_s3_verdict *verdict, dw_error *err)
 {
     dw_http_call *call = &task->call;
+    const bool good = call->status / 100 == 2;
     task->error = (dw_s3_error){{0}, {0}};
-    bool good = call->status / 100 == 2 || (call->status == 416 && call->into);
-    if (good)
+    if (call->status == 416 && call->into) {
         atomic_store(&s3->bucket_seen, true);
-    if (good && !task->error_in_200)
         return DW_OK;
+    }
     bool has_error =
+        call->text.n_bytes > 0 &&
         dw_s3_error_parse(&task->error, call->text.bytes, call->text.n_bytes);
-    /* An upload is complete only if the server confirms it. A body that was cut off, or
-     * the page of a proxy, does not count. If the upload was complete after all, the next
-     * try finds no such upload. */
     if (good && !has_error)
-        return dw_s3_is_complete_result(call->text.bytes, call->text.n_bytes)
-                   ? DW_OK
-                   : try_again(s3, task, "an answer that is no result", verdict, err);
+        return judge_success(s3, task, verdict, err);
     if (good)
         call->status = status_of_error(task->error.code);
     char reason[128];

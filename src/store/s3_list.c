@@ -38,7 +38,7 @@ static void write_query(const listing *l, unsigned max_keys, dw_writer *out)
 static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page,
                             dw_error *err)
 {
-    dw_s3_task task = {.method = "GET"};
+    dw_s3_task task = {.method = "GET", .read = dw_s3_list_parse, .into = page};
     write_query(l, max_keys, &task.query_room);
     dw_status status;
     if (task.query_room.failed) {
@@ -48,9 +48,6 @@ static dw_status fetch_page(listing *l, unsigned max_keys, dw_s3_list_page *page
         task.call.max_text = DW_S3_PAGE_BYTES;
         status = dw_s3_ask(l->s3, &task, NULL, err);
     }
-    if (status == DW_OK)
-        status = dw_s3_list_parse(page, task.call.text.bytes, task.call.text.n_bytes,
-                                  l->s3->url, err);
     dw_s3_task_release(&task);
     return status;
 }

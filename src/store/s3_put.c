@@ -23,6 +23,7 @@
 #define SIGNED_BYTES     (256ull << 10) /* larger bodies are not hashed: too costly */
 #define LEAST_PART_BYTES (5ull << 20)   /* S3's minimum */
 #define MAX_PARTS        10000
+#define PUT_TRIES        3 /* if the server does not have what it says it has */
 
 enum { MAX_ETAG = 256, MAX_UPLOAD_ID = 2048 };
 
@@ -150,6 +151,7 @@ static dw_status next_part(void *context, dw_s3_task *task, bool *got, bool *end
         return dw_fail_memory(err, u->s3->url);
     task->method = "PUT";
     task->key = u->key;
+    task->needs_etag = true;
     task->query = (const char *)task->query_room.bytes;
     task->call.send = bytes;
     task->call.n_send = (size_t)n;
@@ -168,7 +170,7 @@ static dw_status part_done(void *context, dw_s3_task *task, dw_error *err)
     const char *etag = dw_http_header(&task->call, "etag");
     if (!etag || strlen(etag) > MAX_ETAG)
         return dw_fail(err, DW_CORRUPT, dw_s3_where(u->s3, u->key, where),
-                       "the server names no ETag for part %zu of the upload",
+                       "the server's ETag for part %zu of the upload is too long",
                        task->number + 1);
     u->etags[task->number] = dw_copy_string(etag);
     return u->etags[task->number] ? DW_OK : dw_fail_memory(err, u->s3->url);
@@ -179,12 +181,12 @@ static dw_status part_done(void *context, dw_s3_task *task, dw_error *err)
 static dw_status begin_upload(upload *u, dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
-    dw_s3_task task = {.method = "POST", .key = u->key, .query = "uploads="};
+    dw_s3_task task = {.method = "POST",
+                       .key = u->key,
+                       .query = "uploads=",
+                       .read = dw_s3_upload_id_parse,
+                       .into = &u->id};
     dw_status status = dw_s3_ask(u->s3, &task, NULL, err);
-    if (status == DW_OK)
-        status =
-            dw_s3_upload_id_parse(&u->id, task.call.text.bytes, task.call.text.n_bytes,
-                                  dw_s3_where(u->s3, u->key, where), err);
     if (status == DW_OK && strlen(u->id) > MAX_UPLOAD_ID)
         status = dw_fail(err, DW_CORRUPT, dw_s3_where(u->s3, u->key, where),
                          "the server's upload id is too long");
@@ -232,30 +234,45 @@ static dw_status look_for_result(const upload *u, dw_error *err)
                    "the server lost the upload before it was complete");
 }
 
-/* After a create that was answered with 409. It means that others are writing the same
- * name, not that one of them has finished. */
-static dw_status resolve_conflict(const upload *u, dw_error *err)
+/* After an ANSWER that does not show what became of the object: a create that was refused
+ * with 412, or with 409, because others write the same name; or a success without an
+ * ETag, which S3 sends with every object that it stored. Finds out if the object is
+ * there. If it was to be created, the caller finds out whose it is. */
+static dw_status look_for_object(const upload *u, int answer, bool *is_absent,
+                                 dw_error *err)
 {
     char where[DW_ERROR_WHERE_SIZE];
+    const bool create = u->mode == DW_PUT_CREATE;
+    uint64_t n_bytes = 0;
     dw_s3_where(u->s3, u->key, where);
-    dw_status status = dw_s3_stat(u->s3, u->key, NULL, NULL, err);
-    if (status == DW_OK)
-        return dw_fail(err, DW_CONFLICT, where, "the object exists already");
-    if (status == DW_NOT_FOUND)
+    dw_status status = dw_s3_stat(u->s3, u->key, &n_bytes, NULL, err);
+    *is_absent = status == DW_NOT_FOUND ||
+                 (status == DW_OK && !create && n_bytes != u->source->n_bytes);
+    if (*is_absent)
         return dw_fail(err, DW_UNAVAILABLE, where,
-                       "others write this name at the same time, and none has yet");
-    return status;
+                       "the server answered with %d, but does not have the object%s",
+                       answer, answer == 409 ? ", which others write" : "");
+    return status == DW_OK && create
+               ? dw_fail(err, DW_CONFLICT, where, "the object exists already")
+               : status;
+}
+
+static bool is_refused(const dw_s3_task *task, dw_status status)
+{
+    return status != DW_OK && status != DW_CANCELLED && task->create &&
+           (task->call.status == 412 || task->call.status == 409);
 }
 
 static dw_status complete_upload(upload *u, dw_error *err)
 {
     dw_writer body = {0};
+    bool is_absent;
     dw_s3_complete_write(&body, u->etags, u->n_parts);
     dw_s3_task task = {
         .method = "POST",
         .key = u->key,
         .sign_payload = true,
-        .error_in_200 = true,
+        .read = dw_s3_complete_parse,
         .create = u->mode == DW_PUT_CREATE &&
                   atomic_load(&u->s3->conditional) != DW_S3_CONDITIONAL_NO,
     };
@@ -272,9 +289,8 @@ static dw_status complete_upload(upload *u, dw_error *err)
     if ((task.retry.n_tries > 1 || task.call.sent_twice) &&
         strcmp(task.error.code, "NoSuchUpload") == 0)
         status = look_for_result(u, err);
-    else if (status != DW_OK && status != DW_CANCELLED && task.create &&
-             task.call.status == 409)
-        status = resolve_conflict(u, err);
+    else if (is_refused(&task, status))
+        status = look_for_object(u, task.call.status, &is_absent, err);
     dw_s3_task_release(&task);
     dw_writer_release(&body);
     return status;
@@ -329,21 +345,28 @@ static dw_status put_in_parts(upload *u, dw_error *err)
 
 /* ---- one PUT ---- */
 
+/* Sends the object until it is clear what became of it. */
 static dw_status send_single(const upload *u, const void *bytes, bool create,
                              dw_error *err)
 {
-    dw_s3_task task = {
-        .method = "PUT",
-        .key = u->key,
-        .create = create,
-        .sign_payload = u->source->n_bytes <= SIGNED_BYTES,
-    };
-    task.call.send = bytes;
-    task.call.n_send = (size_t)u->source->n_bytes;
-    dw_status status = dw_s3_ask(u->s3, &task, u->progress, err);
-    if (status != DW_OK && status != DW_CANCELLED && create && task.call.status == 409)
-        status = resolve_conflict(u, err);
-    dw_s3_task_release(&task);
+    bool is_absent = true;
+    dw_status status = DW_OK;
+    for (unsigned tries = 0; is_absent && tries < PUT_TRIES; tries++) {
+        dw_s3_task task = {
+            .method = "PUT",
+            .key = u->key,
+            .create = create,
+            .sign_payload = u->source->n_bytes <= SIGNED_BYTES,
+        };
+        task.call.send = bytes;
+        task.call.n_send = (size_t)u->source->n_bytes;
+        status = dw_s3_ask(u->s3, &task, u->progress, err);
+        is_absent = false;
+        if (is_refused(&task, status) ||
+            (status == DW_OK && !dw_http_header(&task.call, "etag")))
+            status = look_for_object(u, task.call.status, &is_absent, err);
+        dw_s3_task_release(&task);
+    }
     return status;
 }
 

@@ -322,9 +322,10 @@ static dw_status finish_list(list_state *state, const char *where, dw_error *err
     return DW_OK;
 }
 
-dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes,
-                           const char *where, dw_error *err)
+dw_status dw_s3_list_parse(void *page, const void *xml, size_t n_bytes, const char *where,
+                           dw_error *err)
 {
+    dw_s3_list_page *out = page;
     *out = (dw_s3_list_page){0};
     list_state state = {.page = out};
     document *d = new_document(err, where);
@@ -360,9 +361,10 @@ static void end_in_upload(document *d, unsigned level, const char *name)
         replace_text(d, d->context, DW_S3_KEY_BYTES);
 }
 
-dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
+dw_status dw_s3_upload_id_parse(void *id, const void *xml, size_t n_bytes,
                                 const char *where, dw_error *err)
 {
+    char **out = id;
     *out = NULL;
     document *d = new_document(err, where);
     if (!d)
@@ -386,16 +388,18 @@ static void end_unread(document *d, unsigned level, const char *name)
     (void)d, (void)level, (void)name;
 }
 
-bool dw_s3_is_complete_result(const void *xml, size_t n_bytes)
+dw_status dw_s3_complete_parse(void *unused, const void *xml, size_t n_bytes,
+                               const char *where, dw_error *err)
 {
-    document *d = new_document(NULL, NULL);
+    (void)unused;
+    document *d = new_document(err, where);
     if (!d)
-        return false;
+        return DW_NO_MEMORY;
     d->root = "CompleteMultipartUploadResult";
     d->end = end_unread;
-    bool is_result = parse_document(d, xml, n_bytes) == DW_OK;
+    dw_status status = parse_document(d, xml, n_bytes);
     dw_free(d);
-    return is_result;
+    return status;
 }
 
 static void write_escaped(dw_writer *out, const char *text)

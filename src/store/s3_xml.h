@@ -41,18 +41,23 @@ typedef struct dw_s3_list_page {
     char *next_token; /* NULL if none was sent; never NULL if truncated */
 } dw_s3_list_page;
 
-/* Reads a ListBucketResult of ListObjectsV2. Decodes percent-encoded keys if it has
- * <EncodingType>url</EncodingType>. WHERE is for errors. */
-dw_status dw_s3_list_parse(dw_s3_list_page *out, const void *xml, size_t n_bytes,
-                           const char *where, dw_error *err);
+/* The next functions read a server's answer. DW_CORRUPT if it is another document, was
+ * cut off, or has faults. WHERE is for errors. */
+
+/* Reads a ListBucketResult of ListObjectsV2 into a dw_s3_list_page. Decodes
+ * percent-encoded keys if it has <EncodingType>url</EncodingType>. */
+dw_status dw_s3_list_parse(void *page, const void *xml, size_t n_bytes, const char *where,
+                           dw_error *err);
 void dw_s3_list_page_release(dw_s3_list_page *page);
 
-/* The UploadId of an InitiateMultipartUploadResult, to be freed with dw_free. */
-dw_status dw_s3_upload_id_parse(char **out, const void *xml, size_t n_bytes,
+/* The UploadId of an InitiateMultipartUploadResult into a char *, to be freed with
+ * dw_free. */
+dw_status dw_s3_upload_id_parse(void *id, const void *xml, size_t n_bytes,
                                 const char *where, dw_error *err);
 
-/* Whether the body is a CompleteMultipartUploadResult; false when out of memory. */
-bool dw_s3_is_complete_result(const void *xml, size_t n_bytes);
+/* A CompleteMultipartUploadResult, into NULL. */
+dw_status dw_s3_complete_parse(void *unused, const void *xml, size_t n_bytes,
+                               const char *where, dw_error *err);
 
 /* Appends the body of CompleteMultipartUpload: parts 1 to N_ETAGS. */
 void dw_s3_complete_write(dw_writer *out, char *const *etags, size_t n_etags);

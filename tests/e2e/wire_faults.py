@@ -26,7 +26,7 @@ PROXY = os.environ.get("DW_FAULT_PROXY",
                        str(pathlib.Path(DELTAWIRE).parent / "tests/servers/fault_proxy"))
 
 KINDS = ["reset", "cut", "stall", "delay", "500", "503", "429", "307", "lost", "truncate",
-         "stall-reply", "flip"]
+         "stall-reply", "flip", "error-200", "204", "412", "garbage"]
 N_STEPS = 4
 TIMEOUT = {"stall": "1", "stall-reply": "1"}  # these end only by the client's timeout
 N_TRIES = 60  # of a command, with random faults

@@ -6,8 +6,9 @@
 #include <string.h>
 
 const char *const fault_names[N_FAULTS] = {
-    "none", "reset", "cut",  "stall",    "delay",       "500",  "503",
-    "429",  "307",   "lost", "truncate", "stall-reply", "flip", "stale",
+    "none", "reset", "cut",       "stall", "delay",    "500",
+    "503",  "429",   "307",       "lost",  "truncate", "stall-reply",
+    "flip", "stale", "error-200", "204",   "412",      "garbage",
 };
 
 enum { MAX_RULES = 256, WORD_BYTES = 128 };

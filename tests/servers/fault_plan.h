@@ -28,6 +28,10 @@ typedef enum fault {
     FAULT_STALL_REPLY, /* the same, but the connection stays open */
     FAULT_FLIP,        /* one bit of the reply's body */
     FAULT_STALE,       /* a list gets an earlier reply to the same list */
+    FAULT_ERROR_200, /* the proxy's own answer, like the next three: <Error> after 200 */
+    FAULT_204,       /* nothing was done */
+    FAULT_412,       /* there is no such object */
+    FAULT_GARBAGE,   /* no HTTP */
     N_FAULTS
 } fault;
 

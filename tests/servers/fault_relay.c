@@ -282,7 +282,7 @@ static void pass_on(exchange *x)
 
 typedef struct answer {
     fault fault;
-    const char *status, *code, *field;
+    const char *status, *code, *field; /* code NULL: no body */
 } answer;
 
 static const answer answers[] = {
@@ -290,6 +290,9 @@ static const answer answers[] = {
     {FAULT_503, "503 Slow Down", "SlowDown", ""},
     {FAULT_429, "429 Too Many Requests", "TooManyRequests", "Retry-After: 1\r\n"},
     {FAULT_307, "307 Temporary Redirect", "TemporaryRedirect", "Location: "},
+    {FAULT_ERROR_200, "200 OK", "InternalError", ""},
+    {FAULT_204, "204 No Content", NULL, ""},
+    {FAULT_412, "412 Precondition Failed", "PreconditionFailed", ""},
 };
 
 static void answer_with(exchange *x, const answer *a)
@@ -298,7 +301,9 @@ static void answer_with(exchange *x, const answer *a)
     int n_text = snprintf(text, sizeof text,
                           "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
                           "<Error><Code>%s</Code><Message>by plan</Message></Error>",
-                          a->code);
+                          a->code ? a->code : "");
+    if (a->code == NULL)
+        n_text = 0;
     bool redirects = a->fault == FAULT_307;
     /* A client that waits for 100 Continue is refused before it sends its body. */
     bool asks = x->request.expects_continue && x->request.body.state != BODY_DONE;
@@ -317,6 +322,15 @@ static void answer_with(exchange *x, const answer *a)
                  wire_send(x->r->client.fd, text, (size_t)n_text));
     if (!sent || asks)
         hang_up(x, false);
+}
+
+static void answer_garbage(exchange *x)
+{
+    static const char garbage[] = "SSH-2.0-OpenSSH_9.2\r\n\r\n";
+    if (drain_request(x))
+        wire_send(x->r->client.fd, garbage, sizeof garbage - 1);
+    count(x, FAULT_GARBAGE);
+    hang_up(x, false);
 }
 
 /* True if an earlier reply was given. */
@@ -352,6 +366,9 @@ static void do_exchange(exchange *x)
     case FAULT_STALL:
         count(x, FAULT_STALL);
         stall(x);
+        return;
+    case FAULT_GARBAGE:
+        answer_garbage(x);
         return;
     case FAULT_STALE:
         if (!answer_stale(x))

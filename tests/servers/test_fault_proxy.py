@@ -212,9 +212,9 @@ def test_flipped_bit_in_chunks(start):
 
 
 def test_answers_of_its_own(start, server):
-    proxy = start("1 500\n2 503\n3 429\n4 307\n")
+    proxy = start("1 500\n2 503\n3 429\n4 307\n5 error-200\n6 204\n7 412\n")
     replies = []
-    for _ in range(4):
+    for _ in range(7):
         proxy.connection = proxy.connection or http.client.HTTPConnection(
             "127.0.0.1", proxy.port, timeout=60)
         proxy.connection.request("PUT", "/new?a=b", BODY)
@@ -222,10 +222,22 @@ def test_answers_of_its_own(start, server):
         replies.append((reply.status, reply.getheader("Retry-After"),
                         reply.getheader("Location"), b"<Error>" in reply.read()))
     assert replies == [(500, None, None, True), (503, None, None, True),
-                       (429, "1", None, True), (307, None, "/new?a=b", True)]
+                       (429, "1", None, True), (307, None, "/new?a=b", True),
+                       (200, None, None, True), (204, None, None, False),
+                       (412, None, None, True)]
     assert not server.puts
     assert proxy.request("HEAD", "/one")[0] == 200
-    assert proxy.end() == {"requests": 5, "500": 1, "503": 1, "429": 1, "307": 1}
+    assert proxy.end() == {"requests": 8, "500": 1, "503": 1, "429": 1, "307": 1,
+                           "error-200": 1, "204": 1, "412": 1}
+
+
+def test_garbage(start, server):
+    proxy = start("1 garbage\n")
+    with pytest.raises(http.client.BadStatusLine):
+        proxy.request("PUT", "/new", BODY)
+    assert not server.puts
+    assert proxy.request("GET", "/one") == (200, b"1")
+    assert proxy.end() == {"requests": 2, "garbage": 1}
 
 
 @pytest.mark.parametrize("fault", ["stall", "stall-reply"])

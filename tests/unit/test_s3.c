@@ -19,6 +19,7 @@
     "HTTP/1.1 " status "\r\nConnection: close\r\n\r\n<Error><Code>" code "</Code>"       \
     "<Message>m</Message></Error>"
 #define NO_KEY ERROR_OF("404 Not Found", "NoSuchKey")
+#define STORED HEAD("200 OK", "ETag: \"e\"\r\n", 0)
 
 static dw_error err;
 static scripted_server server;
@@ -192,21 +193,21 @@ static void test_403_of_the_missing(void **state)
 
 /* ---- writing ---- */
 
+#define OK_TEXT(text) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" text
 static void test_put_replies(void **state)
 {
     (void)state;
-    BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"),
+    BEGIN(STORED, EMPTY("412 Precondition Failed"), HEAD("200 OK", "", 7),
           /* 409: others write it. It tries again, and then checks who has won */
-          ERROR_OF("409 Conflict", "ConditionalRequestConflict"), EMPTY("200 OK"),
-          EMPTY("409 Conflict"), HEAD("200 OK", "", 7), EMPTY("409 Conflict"),
-          EMPTY("404 Not Found"),
+          ERROR_OF("409 Conflict", "ConditionalRequestConflict"), STORED,
+          EMPTY("409 Conflict"), HEAD("200 OK", "", 7),
           /* the reply of a create is lost: the next try finds its own object */
-          "", EMPTY("412 Precondition Failed"),
+          "", EMPTY("412 Precondition Failed"), HEAD("200 OK", "", 5),
           /* a failure at the end does not show if the object exists */
           HEAD("500 Oh", "Connection: close\r\n", 0), "", EMPTY("503 Slow"),
           /* no conditions here: a check, and a plain write */
           ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("404 Not Found"),
-          EMPTY("200 OK"),
+          STORED,
           /* this is remembered */
           HEAD("200 OK", "", 7));
     expect(DW_OK, put(DW_PUT_CREATE));
@@ -216,7 +217,6 @@ static void test_put_replies(void **state)
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_CREATE));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
-    expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_CREATE));
@@ -225,7 +225,40 @@ static void test_put_replies(void **state)
     end();
 }
 
-#define OK_TEXT(text) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" text
+/* A reply that does not show what became of the object is not believed. */
+static void test_put_is_not_believed(void **state)
+{
+    (void)state;
+    /* an error after '200 OK' */
+    BEGIN(ERROR_OF("200 OK", "InternalError"), STORED, ERROR_OF("200 OK", "SlowDown"),
+          STORED, ERROR_OF("200 OK", "AccessDenied"));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    expect(DW_DENIED, put(DW_PUT_REPLACE));
+    end();
+
+    /* nothing was stored, or something else is there */
+    BEGIN(EMPTY("204 No Content"), EMPTY("404 Not Found"), STORED,
+          OK_TEXT("<html>welcome</html>"), HEAD("200 OK", "", 6), STORED,
+          EMPTY("412 Precondition Failed"), EMPTY("404 Not Found"), STORED,
+          EMPTY("200 OK"), EMPTY("404 Not Found"), EMPTY("200 OK"),
+          EMPTY("404 Not Found"), EMPTY("202 Accepted"), EMPTY("404 Not Found"));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    expect(DW_OK, put(DW_PUT_CREATE));
+    expect(DW_UNAVAILABLE, put(DW_PUT_REPLACE));
+    assert_non_null(strstr(err.text, "answered with 202, but does not have the object"));
+    end();
+
+    /* a server without ETags: the object is there. Of a create the caller finds out whose
+     * it is */
+    BEGIN(EMPTY("200 OK"), HEAD("200 OK", "", 5), EMPTY("204 No Content"),
+          HEAD("200 OK", "", 5));
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    expect(DW_CONFLICT, put(DW_PUT_CREATE));
+    end();
+}
+
 #define UPLOAD_ID                                                                        \
     OK_TEXT("<InitiateMultipartUploadResult><UploadId>a/b</UploadId>"                    \
             "</InitiateMultipartUploadResult>")
@@ -285,17 +318,34 @@ static void test_upload_replies(void **state)
     /* final errors inside a 200 */
     BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART,
           OK_TEXT("<Error><Code>PreconditionFailed</Code></Error>"),
-          EMPTY("204 No Content"));
+          HEAD("200 OK", "", 20971520), EMPTY("204 No Content"));
     expect(DW_CONFLICT, put_large(DW_PUT_CREATE));
+    end();
+    BEGIN(EMPTY("404 Not Found"), NO_KEY, UPLOAD_ID, PART, PART, PART,
+          EMPTY("412 Precondition Failed"), EMPTY("404 Not Found"),
+          EMPTY("204 No Content"));
+    expect(DW_UNAVAILABLE, put_large(DW_PUT_CREATE));
     end();
     BEGIN(UPLOAD_ID, PART, PART, PART,
           OK_TEXT("<Error><Code>AccessDenied</Code></Error>"), EMPTY("204 No Content"));
     expect(DW_DENIED, put_large(DW_PUT_REPLACE));
     end();
 
-    /* a part without an ETag cannot be named later */
-    BEGIN(UPLOAD_ID, EMPTY("200 OK"), EMPTY("204 No Content"));
-    expect(DW_CORRUPT, put_large(DW_PUT_REPLACE));
+    /* an error, or something else, in place of an upload id; and a part of one */
+    BEGIN(ERROR_OF("200 OK", "InternalError"),
+          OK_TEXT("<InitiateMultipartUploadResult><UploadId>a"), UPLOAD_ID, PART, PART,
+          PART, COMPLETE);
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+
+    /* a part without an ETag is not there, nor could it be named later */
+    BEGIN(UPLOAD_ID, EMPTY("200 OK"), ERROR_OF("200 OK", "InternalError"), PART, PART,
+          PART, COMPLETE);
+    expect(DW_OK, put_large(DW_PUT_REPLACE));
+    end();
+    BEGIN(UPLOAD_ID, EMPTY("200 OK"), EMPTY("204 No Content"), EMPTY("200 OK"),
+          EMPTY("204 No Content"));
+    expect(DW_UNAVAILABLE, put_large(DW_PUT_REPLACE));
     end();
 }
 
@@ -441,7 +491,7 @@ static void test_conditional_is_kept(void **state)
     (void)state;
     bool conditional;
     BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"),
-          ERROR_OF("501 Not Implemented", "NotImplemented"), EMPTY("200 OK"));
+          ERROR_OF("501 Not Implemented", "NotImplemented"), STORED);
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     assert_true(conditional);
     expect(DW_UNSUPPORTED, put(DW_PUT_CREATE));
@@ -607,6 +657,27 @@ static void test_no_end(void **state)
     free(head);
 }
 
+/* What is no answer is asked for again. A status that makes no sense is named. */
+static void test_no_http(void **state)
+{
+    (void)state;
+    char *line = long_reply("HTTP/1.1 200 OK\r\nConnection: close\r\nx: ", 'y', 400000);
+    BEGIN("SSH-2.0-OpenSSH_9.2\r\nConnection: close\r\n\r\n", line, STORED);
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    end();
+    BEGIN("ICY 200\r\nConnection: close\r\n\r\n", "\r\n\r\nConnection: close",
+          "SSH-2.0-OpenSSH_9.2\r\nConnection: close\r\n\r\n");
+    expect(DW_UNAVAILABLE, put(DW_PUT_REPLACE));
+    assert_non_null(strstr(err.text, "after 3 tries"));
+    end();
+    free(line);
+
+    BEGIN(EMPTY("304 Not Modified"));
+    expect(DW_IO, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_string_equal(err.text, "the server answered HEAD with 304");
+    end();
+}
+
 static dw_status count_entry(void *context, const dw_store_entry *entry, dw_error *error)
 {
     (void)error;
@@ -635,6 +706,26 @@ static void test_list(void **state)
     assert_non_null(
         strstr(server.requests[0], "GET /bucket?list-type=2&prefix=pre%2F&start-after="));
     assert_non_null(strstr(server.requests[1], "&continuation-token=t%2F1 HTTP"));
+    end();
+}
+
+/* An error, a page of a proxy and a part of a list are no lists. */
+static void test_list_again(void **state)
+{
+    (void)state;
+    unsigned n = 0;
+    BEGIN(ERROR_OF("200 OK", "InternalError"),
+          OK_TEXT("<ListBucketResult><Contents><Key>pre/a</Key><Size>1</Size>"),
+          OK_TEXT("<ListBucketResult><Contents><Key>pre/a</Key><Size>1</Size></Contents>"
+                  "</ListBucketResult>"),
+          EMPTY("200 OK"), OK_TEXT("<!DOCTYPE html><html>welcome</html>"),
+          OK_TEXT("<ListBucketResult><Contents>"));
+    expect(DW_OK, dw_store_list(store, "", NULL, count_entry, &n, &err));
+    assert_int_equal(n, 1);
+    expect(DW_UNAVAILABLE, dw_store_list(store, "", NULL, count_entry, &n, &err));
+    assert_int_equal(n, 1);
+    assert_non_null(
+        strstr(err.text, "after 3 tries, the last with: the server's answer"));
     end();
 }
 
@@ -685,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_redirects),
         cmocka_unit_test(test_403_of_the_missing),
         cmocka_unit_test(test_put_replies),
+        cmocka_unit_test(test_put_is_not_believed),
         cmocka_unit_test(test_upload_replies),
         cmocka_unit_test(test_conditional),
         cmocka_unit_test(test_version_beside_anchor),
@@ -695,7 +787,9 @@ int main(void)
         cmocka_unit_test(test_no_bucket),
         cmocka_unit_test(test_bad_names),
         cmocka_unit_test(test_no_end),
+        cmocka_unit_test(test_no_http),
         cmocka_unit_test(test_list),
+        cmocka_unit_test(test_list_again),
         cmocka_unit_test(test_list_out_of_order),
         cmocka_unit_test(test_content_range),
     };

@@ -301,9 +301,12 @@ static void test_complete_result(void **state)
         "not XML",
     };
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
-        assert_true(dw_s3_is_complete_result(results[i], strlen(results[i])));
+        assert_int_equal(
+            dw_s3_complete_parse(NULL, results[i], strlen(results[i]), "w", NULL), DW_OK);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_false(dw_s3_is_complete_result(others[i], strlen(others[i])));
+        assert_int_equal(
+            dw_s3_complete_parse(NULL, others[i], strlen(others[i]), "w", NULL),
+            DW_CORRUPT);
 }
 
 static void test_upload_id(void **state)

@@ -1,0 +1,101 @@
+/* Commits in a store whose answers are wrong: only what it returns was committed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "unit/pass_store.h"
+
+/* Answers some creates of commits without storing anything. */
+typedef struct lying_store {
+    dw_store *inner;
+    dw_status answer;
+    _Atomic unsigned n_lies; /* that are left */
+} lying_store;
+
+static dw_status lying_put(void *self, const char *key, const dw_source *source,
+                           dw_put_mode mode, const dw_progress *progress, dw_error *err)
+{
+    lying_store *s = self;
+    if (s->n_lies == 0 || strncmp(key, "commits/", 8) != 0)
+        return dw_store_put(s->inner, key, source, mode, progress, err);
+    s->n_lies--;
+    return s->answer == DW_OK ? DW_OK : dw_fail(err, s->answer, key, "it exists");
+}
+
+static dw_store *lying_open(lying_store *s)
+{
+    static const dw_store_driver driver = {.struct_bytes = sizeof driver,
+                                           .name = "lying",
+                                           .get = pass_get,
+                                           .put = lying_put,
+                                           .stat = pass_stat,
+                                           .list = pass_list,
+                                           .remove = pass_remove};
+    return pass_open(&driver, s);
+}
+
+static kit k;
+
+static void check_log(dw_store *store, uint64_t wanted)
+{
+    size_t log[KIT_COPIES];
+    assert_int_equal(kit_read_log(&k, store, log), wanted);
+}
+
+static void publish_with_lies(dw_status answer)
+{
+    dw_error err = {0};
+    dw_publish_report report = {0};
+    dw_publish_options options = kit_plain_options(NULL);
+    lying_store lying = {.inner = kit_mem_store(), .answer = answer};
+    dw_store *store = lying_open(&lying);
+    kit_make(&k);
+
+    /* version 0 */
+    dw_publisher *p;
+    lying.n_lies = 100;
+    assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
+                 DW_UNAVAILABLE, &err);
+    assert_int_equal(kit_find(lying.inner, "commits/", "", NULL), 0);
+    lying.n_lies = 1;
+    p = kit_open(&k, store, &options);
+    check_log(lying.inner, 0);
+
+    kit_step(&k, 20);
+    lying.n_lies = 1;
+    kit_publish(&k, p, 1); /* sent again */
+    check_log(lying.inner, 1);
+
+    kit_step(&k, 20);
+    lying.n_lies = 100;
+    assert_fails(kit_try(&k, p, &report, &err), DW_UNAVAILABLE, &err);
+    assert_non_null(strstr(err.text, "does not return it"));
+    check_log(lying.inner, 1);
+
+    lying.n_lies = 0;
+    kit_step(&k, 20);
+    kit_publish(&k, p, 2);
+    check_log(lying.inner, 2);
+
+    dw_publisher_close(p);
+    dw_store_close(store);
+    dw_store_close(lying.inner);
+    kit_free(&k);
+}
+
+static void test_lies(void **state)
+{
+    (void)state;
+    publish_with_lies(DW_OK);
+    publish_with_lies(DW_CONFLICT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
