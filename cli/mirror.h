@@ -134,7 +134,8 @@ dw_status cli_target_make_base(cli_target *target, const cli_source *source,
                                dw_error *err);
 
 /* Writes SOURCE's weights as a version of TO, and proves that TO holds them. If TO has
- * that version already, this only proves it. */
+ * that version already, this only proves it; if it has a later one, which another mirror
+ * made, OUT names that one. */
 dw_status cli_target_write(cli_target *target, const cli_source *source,
                            const dw_progress *progress, cli_mirrored *out, dw_error *err);
 

@@ -13,8 +13,9 @@
 #include "path.h"
 #include "progress_bar.h"
 
-#define WAIT_MS   100
-#define NOTE_SIZE 1024
+#define WAIT_MS     100
+#define NOTE_SIZE   1024
+#define CLAIM_TRIES 3
 
 /* ---- its newest version ---- */
 
@@ -269,18 +270,78 @@ static dw_status fill_note(mirror_note *out, const cli_target *t,
     return DW_OK;
 }
 
-/* Proves that the head of TO is what SOURCE has, quantised. Opens the publisher, which
- * writes no version. */
-static dw_status prove_quantized(cli_target *t, const cli_source *source,
-                                 const mirror_note *note, const dw_progress *progress,
-                                 const cli_mirrored *out, dw_error *err)
+/* TO has another mirror's version that this publisher does not know: the other has taken
+ * over. */
+static dw_status check_own(const cli_target *t, const target_head *head, dw_error *err)
+{
+    return dw_publisher_version(t->publisher) == head->version
+               ? DW_OK
+               : dw_fail(err, DW_CONFLICT, t->url,
+                         "another mirror made version %" PRIu64 " here: stop one of the "
+                         "two",
+                         head->version);
+}
+
+/* Finds the newest version of TO. If a version must be written or proven, TO is claimed
+ * first, by opening the publisher: until then another mirror may write it. *CREATED: that
+ * committed SOURCE's weights as version 0. */
+static dw_status claim_head(cli_target *t, const cli_source *source, mirror_note *note,
+                            const dw_progress *progress, target_head *head, bool *created,
+                            dw_error *err)
 {
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
+    const uint64_t from_version = cli_source_version(source);
+    *created = false;
+    dw_status status = read_head(t, head, err);
+    const bool is_new = head->version == DW_NO_VERSION;
+    bool lacks = is_new || head->from_version < from_version;
+    if (status == DW_OK)
+        status = fill_note(note, t, source, from_version, lacks, err);
+    if (t->publisher)
+        return status;
+    const bool proves = t->quantize && !is_new && head->from_version == from_version;
+    for (unsigned tries = 0; status == DW_OK && (lacks || proves); tries++) {
+        status = open_publisher(t, tensors, n, &note->note, is_new, progress, err);
+        *created = status == DW_OK && dw_publisher_created(t->publisher);
+        if (status == DW_OK)
+            status = read_head(t, head, err);
+        if (status != DW_OK || check_own(t, head, err) == DW_OK)
+            break;
+        /* what the writer before sent has arrived late */
+        close_publishers(t);
+        if (tries + 1 == CLAIM_TRIES)
+            return DW_CONFLICT;
+    }
+    return status;
+}
+
+/* Publishes SOURCE's weights as the next version. */
+static dw_status publish_next(cli_target *t, const mirror_note *note,
+                              const dw_progress *progress, target_head *head,
+                              cli_mirrored *out, dw_error *err)
+{
+    dw_publish_report report = {0};
+    uint64_t ticket = 0;
+    dw_status status = dw_publisher_publish(t->publisher, &ticket, &note->note, err);
+    if (status == DW_OK)
+        status = wait_for(t, ticket, progress, &report, err);
+    /* makes the anchors that are due; a failure harms no version, and they stay due */
+    if (status == DW_OK)
+        dw_publisher_drain(t->publisher, NULL);
+    head->version = report.version;
+    head->state = report.state;
+    head->n_objects = report.n_objects;
+    head->n_bytes = report.n_bytes;
+    out->n_changed = report.n_changed;
+    return status;
+}
+
+/* Proves that the head of TO is what SOURCE has, quantised. */
+static dw_status prove_quantized(cli_target *t, const target_head *head, dw_error *err)
+{
     bool is_current = false;
-    dw_status status =
-        t->publisher ? DW_OK
-                     : open_publisher(t, tensors, n, &note->note, false, progress, err);
+    dw_status status = check_own(t, head, err);
     if (status == DW_OK)
         status = dw_publisher_is_current(t->publisher, &is_current, err);
     if (status == DW_OK && !is_current)
@@ -288,8 +349,22 @@ static dw_status prove_quantized(cli_target *t, const cli_source *source,
                          "version %" PRIu64 " is not version %" PRIu64
                          " of the source, quantised: it was made with other options, or "
                          "of another stream. Name another place",
-                         out->version, out->from_version);
+                         head->version, head->from_version);
     return status;
+}
+
+/* Proves that the head of TO is what SOURCE has. */
+static dw_status prove_state(const cli_target *t, const cli_source *source,
+                             const target_head *head, dw_error *err)
+{
+    dw_digest wanted = 0;
+    dw_status status = cli_source_state(source, &wanted, err);
+    if (status != DW_OK || head->state == wanted)
+        return status;
+    return dw_fail(err, DW_MISMATCH, t->url,
+                   "version %" PRIu64 " is not version %" PRIu64
+                   " of the source: their digests are %016" PRIx64 " and %016" PRIx64,
+                   head->version, cli_source_version(source), head->state, wanted);
 }
 
 static dw_status write_stream(cli_target *t, const cli_source *source,
@@ -297,60 +372,30 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
                               dw_error *err)
 {
     mirror_note note = {.files = {0}};
-    size_t n;
-    const dw_tensor *tensors = cli_source_tensors(source, &n);
     target_head head;
-    dw_digest wanted = 0;
-    dw_status status = read_head(t, &head, err);
-    const bool is_new = head.version == DW_NO_VERSION;
-    out->version = head.version;
-    out->was_there = status == DW_OK && !is_new && head.from_version == out->from_version;
-    if (status == DW_OK)
-        status = fill_note(&note, t, source, out->from_version, !out->was_there, err);
-    if (status == DW_OK && !out->was_there && !t->publisher) {
-        status = open_publisher(t, tensors, n, &note.note, is_new, progress, err);
-        if (status == DW_OK && is_new) {
-            /* opening committed these weights as version 0 */
-            status = read_head(t, &head, err);
-            out->is_whole = true;
-            out->version = head.version;
-            out->n_objects = head.n_objects;
-            out->n_bytes = head.n_bytes;
-        }
-    }
-    if (status == DW_OK && !out->was_there && !out->is_whole) {
-        dw_publish_report report = {0};
-        uint64_t ticket = 0;
-        status = dw_publisher_publish(t->publisher, &ticket, &note.note, err);
-        if (status == DW_OK)
-            status = wait_for(t, ticket, progress, &report, err);
-        /* makes the anchors that are due; a failure harms no version, and they stay due
-         */
-        if (status == DW_OK)
-            dw_publisher_drain(t->publisher, NULL);
-        head.state = report.state;
-        out->version = report.version;
-        out->n_changed = report.n_changed;
-        out->n_objects = report.n_objects;
-        out->n_bytes = report.n_bytes;
-    }
+    bool is_new = false;
+    dw_status status = claim_head(t, source, &note, progress, &head, &is_new, err);
+    out->is_whole = is_new;
+    out->was_there = status == DW_OK && !is_new && head.version != DW_NO_VERSION &&
+                     head.from_version >= out->from_version;
+    const bool is_ahead = out->was_there && head.from_version > out->from_version;
+    if (status == DW_OK && !is_new && !out->was_there)
+        status = publish_next(t, &note, progress, &head, out, err);
     if (status == DW_OK && !out->was_there && note.note.has_files) {
         memcpy(t->files_sha256, note.files.sha256, sizeof t->files_sha256);
         t->knows_files = true;
     }
-    if (status == DW_OK && t->quantize && out->was_there)
-        status = prove_quantized(t, source, &note, progress, out, err);
     cli_source_files_release(&note.files);
-    if (status != DW_OK || t->quantize)
-        return status;
-    if (status == DW_OK)
-        status = cli_source_state(source, &wanted, err);
-    if (status == DW_OK && head.state != wanted)
-        status =
-            dw_fail(err, DW_MISMATCH, t->url,
-                    "version %" PRIu64 " is not version %" PRIu64
-                    " of the source: their digests are %016" PRIx64 " and %016" PRIx64,
-                    out->version, out->from_version, head.state, wanted);
+    /* what was quantised is compared only if it is found */
+    out->is_compared = !is_ahead && (!t->quantize || out->was_there);
+    if (status == DW_OK && out->is_compared)
+        status = t->quantize ? prove_quantized(t, &head, err)
+                             : prove_state(t, source, &head, err);
+    if (is_ahead) /* another mirror made it */
+        out->from_version = head.from_version;
+    out->version = head.version;
+    out->n_objects = out->was_there ? 0 : head.n_objects;
+    out->n_bytes = out->was_there ? 0 : head.n_bytes;
     return status;
 }
 
@@ -426,6 +471,7 @@ static dw_status write_peer(cli_target *t, const cli_source *source,
     if (status != DW_OK)
         return status;
     out->version = out->from_version;
+    out->is_compared = true;
     out->is_base = t->peer_options.format == DW_PEER_SKYRL &&
                    out->from_version == t->peer_options.base_version;
     if (out->is_base)
@@ -449,8 +495,6 @@ dw_status cli_target_write(cli_target *t, const cli_source *source,
     forget_moved(t, tensors, n);
     dw_status status = t->is_peer ? write_peer(t, source, progress, out, err)
                                   : write_stream(t, source, progress, out, err);
-    /* what was quantised is compared only if it is found */
-    out->is_compared = status == DW_OK && (!t->quantize || out->was_there);
     /* after an error, a new publisher finds out the state */
     if (status != DW_OK)
         close_publishers(t);

@@ -215,15 +215,32 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
     return status;
 }
 
+/* PUBLISHER has claimed the stream. Another process may have published until then, after
+ * BEFORE was read: then everything is decided again. */
+static dw_status look_again(prior *before, const cli_publish *p, const cli_session *s,
+                            dw_store *store, const cli_weights *weights,
+                            dw_publisher *publisher, cli_published *out, dw_error *err)
+{
+    if (dw_publisher_created(publisher) ||
+        (before->has_head && before->head == dw_publisher_version(publisher)))
+        return DW_OK;
+    dw_status status = look_before(before, p, store, err);
+    if (status == DW_OK)
+        status = check_head(p, before, err);
+    if (status == DW_OK && p->skip_same)
+        status = skip_same(out, p, before, weights, s, err);
+    return status;
+}
+
 static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *store,
                          const cli_weights *weights, const dw_publish_options *options,
-                         const prior *before, cli_published *out, dw_error *err)
+                         prior *before, cli_published *out, dw_error *err)
 {
-    const bool is_new = !before->has_head;
     dw_publisher *publisher = NULL;
     dw_publish_options o = *options;
     double t_start = cli_now();
-    cli_progress bar = cli_progress_start(s, is_new ? "uploading" : "preparing");
+    cli_progress bar =
+        cli_progress_start(s, before->has_head ? "preparing" : "uploading");
     o.progress = cli_progress_hook(&bar);
     o.confirm = cli_weights_confirm;
     o.confirm_context = (void *)weights;
@@ -235,7 +252,9 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     dw_error unreported = {.code = DW_OK};
     if (o.quantize)
         count_stream(out, p, store);
-    if (p->skip_same && o.quantize && !is_new)
+    const bool is_new = dw_publisher_created(publisher);
+    status = look_again(before, p, s, store, weights, publisher, out, err);
+    if (status == DW_OK && p->skip_same && o.quantize && !is_new)
         status = skip_quantized(out, p, before, publisher, err);
     if (status != DW_OK || out->skipped) {
         dw_publisher_close(publisher);

@@ -85,9 +85,11 @@ runs() {
     check holds safety -DSTALE_GET
     check holds safety -DNO_FENCE
     check holds safety -DNO_PARENT_EPOCH
+    check holds safety -DDERIVED
     # ---- writers: a rule broken
     check assertion safety -DNO_FENCE -DNO_PARENT_EPOCH
     check assertion safety -DSTALE_GET -DNO_PARENT_EPOCH
+    check assertion safety -DDERIVED -DBUG_READ_FIRST
     check assertion safety -DBUG_ADOPT
     check assertion safety -DBUG_NO_WRITE_ID
     check assertion safety -DBUG_SETTLE_BY_READ

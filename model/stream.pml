@@ -28,6 +28,8 @@
  *              an older copy of the store comes in its place; a reader uses versions, and
  *              goes back to older ones if somebody wants that
  *
+ *     DERIVED                   versions are made of those of another stream, in order: a
+ *                               writer continues after what the head is made of
  *     STALE_GET, STALE_LIST     the fence, a list of followers may miss what is there
  *     LISTED                    the follower starts at version 0 and is listed from then on
  *     NO_FOLLOWER, NO_LATE, FOLDS, WAYS, TRIES, COLLECTORS     the size of a run
@@ -75,6 +77,9 @@ byte late_commit[WRITERS * TRIES]; /* attempts: one of each try */
 byte base[ZERO + 1];          /* [attempt]: its delta starts from this one */
 byte epoch_of_writer[WRITERS];
 
+#ifdef DERIVED
+byte made_of[ZERO + 1]; /* [attempt]: a version of the other stream */
+#endif
 #ifdef TORN
 bit torn[ZERO + 1]; /* [attempt]: its delta does not decode */
 #endif
@@ -94,6 +99,9 @@ inline create_commit(version, attempt)
     assert(base[attempt] == commits[version - 1]);        /* a delta from the parent */
     assert(EPOCH_OF(attempt) >= EPOCH_OF(commits[version - 1]));
     assert(objects[attempt] == WHOLE);                    /* nothing named is missing */
+#ifdef DERIVED
+    assert(made_of[attempt] == made_of[commits[version - 1]] + 1); /* in order, each once */
+#endif
 #ifdef TORN
     assert(!torn[attempt]);                               /* every version decodes */
 #endif
@@ -185,10 +193,23 @@ proctype Writer(byte w)
     byte rotten;  /* the slice with the flipped bit; 0: none */
     byte n_wrong; /* versions since, which are not what the trainer had */
 #endif
+#ifdef DERIVED
+    byte source; /* what the newest version is made of */
+#endif
 #ifdef GONE
     bit seen; /* the copy of the store that the last check looked at */
 #endif
 
+#ifdef BUG_READ_FIRST
+    /* What the head is made of is read now, and not again after the claim. */
+    atomic {
+        do
+        ::commits[head + 1] != 0->head++
+        ::else->break
+        od;
+        source = made_of[commits[head]]
+    }
+#endif
     /* Open: claim the lowest free epoch. A list would only skip some that are taken, and
      * so would the epoch of the head: no record of an epoch is lost here. */
 claim:
@@ -215,6 +236,9 @@ claim:
         ::else->break
         od;
         baseline = commits[head];
+#if defined(DERIVED) && !defined(BUG_READ_FIRST)
+        source = made_of[baseline];
+#endif
 #ifndef NO_PARENT_EPOCH
         if
         ::EPOCH_OF(commits[head]) > epoch->goto dead /* fenced */
@@ -231,6 +255,9 @@ prepare:
         fi;
         attempt = ATTEMPT(w, head + 1, try);
         base[attempt] = baseline;
+#ifdef DERIVED
+        made_of[attempt] = source + 1;
+#endif
 #ifdef TORN
         if
         ::torn[attempt] = 0
@@ -338,6 +365,9 @@ progress_again:
         ::commits[head + 1] != 0 && commits[head + 1] != attempt && WRITER_OF(commits[head + 1]) == w->
             head++; /* an earlier attempt of this writer arrived: it is the version */
             baseline = commits[head];
+#ifdef DERIVED
+            source = made_of[baseline];
+#endif
             try = 0;
             goto prepare
 #endif
@@ -359,6 +389,9 @@ committed:
     atomic {
         head++;
         baseline = attempt;
+#ifdef DERIVED
+        source = made_of[attempt];
+#endif
 #ifdef GONE
         /* what was acknowledged is there, unless an older copy came since */
         assert(place != seen || baseline == commits[head]);
@@ -390,6 +423,9 @@ committed:
     goto prepare;
 dead:
     atomic { epoch = 0; head = 0; baseline = 0; attempt = 0; try = 0 }
+#ifdef DERIVED
+    source = 0
+#endif
 }
 
 #ifdef GONE

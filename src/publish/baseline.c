@@ -345,8 +345,6 @@ static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
     dw_live_quant_forget(&p->live.quant);
     dw_sweep_suspect(p, from);
     dw_status status = dw_commit_find_head(p, err);
-    if (status == DW_OK)
-        status = dw_epoch_check_head(p, err);
     p->baseline.is_broken = status == DW_OK;
     return status;
 }

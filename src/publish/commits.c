@@ -100,12 +100,12 @@ static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     *epoch = c.epoch;
-    dw_version_files_note(&p->files, &c);
     dw_commit_record_release(&c);
     return DW_OK;
 }
 
-dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
+/* Claims the next free epoch. */
+static dw_status claim_epoch(dw_publisher *p, dw_error *err)
 {
     uint64_t highest = 0;
     dw_status status = dw_random_id(p->commits.writer, err);
@@ -127,7 +127,8 @@ dw_status dw_epoch_claim(dw_publisher *p, dw_error *err)
                                      "then open it again");
 }
 
-dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
+/* Waits for the epoch that rank 0 of this job claims, and takes part in it. */
+static dw_status join_epoch(dw_publisher *p, dw_error *err)
 {
     const uint64_t limit =
         p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
@@ -180,17 +181,6 @@ static void name_successor(dw_publisher *p, char *out, size_t size)
     dw_epoch_record_release(&next);
 }
 
-dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
-{
-    dw_commit_record c;
-    dw_status status = dw_stream_read_head(p->stream, DW_NO_VERSION, &c, err);
-    if (status != DW_OK)
-        return status;
-    p->commits.head = dw_position_of(&c);
-    dw_commit_record_release(&c);
-    return DW_OK;
-}
-
 dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *err)
 {
     char host[DW_HOST_NAME_TEXT + 16];
@@ -202,17 +192,56 @@ dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *e
                    host, reason);
 }
 
+/* DW_CONFLICT if a later writer made the commit: this one may not add to it. */
+static dw_status check_epoch(dw_publisher *p, const dw_commit_record *c, dw_error *err)
+{
+    return c->epoch > p->commits.epoch
+               ? dw_commit_fail_fenced(p, "the newest version is of a later epoch", err)
+               : DW_OK;
+}
+
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err)
 {
     dw_commit_record c;
     dw_status status = dw_stream_read_commit(p->stream, p->commits.head.version, &c, err);
     if (status != DW_OK)
         return status;
-    const bool replaced = c.epoch > p->commits.epoch;
+    status = check_epoch(p, &c, err);
     dw_commit_record_release(&c);
-    return replaced
-               ? dw_commit_fail_fenced(p, "the newest version is of a later epoch", err)
-               : DW_OK;
+    return status;
+}
+
+/* VERSION, the newest, becomes the head. */
+static dw_status take_head(dw_publisher *p, uint64_t version, dw_error *err)
+{
+    dw_commit_record c;
+    dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
+    if (status != DW_OK)
+        return status;
+    p->commits.head = dw_position_of(&c);
+    status = check_epoch(p, &c, err);
+    dw_version_files_note(&p->files, &c);
+    dw_commit_record_release(&c);
+    return status;
+}
+
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
+{
+    uint64_t head;
+    dw_status status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
+    return status == DW_OK ? take_head(p, head, err) : status;
+}
+
+dw_status dw_commit_claim(dw_publisher *p, dw_error *err)
+{
+    uint64_t head;
+    dw_status status = p->options.rank == 0 ? claim_epoch(p, err) : join_epoch(p, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
+    if (status == DW_OK)
+        return take_head(p, head, err);
+    return status == DW_NOT_FOUND ? DW_OK : status; /* no version yet */
 }
 
 static dw_status fail_epoch_lost(dw_publisher *p, dw_error *err)

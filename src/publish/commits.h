@@ -21,16 +21,18 @@ typedef struct dw_commits {
 /* The version after the head. */
 uint64_t dw_commit_next_version(const dw_publisher *p);
 
-/* Claims the next free epoch. */
-dw_status dw_epoch_claim(dw_publisher *p, dw_error *err);
-/* Waits for the epoch that rank 0 of this job claims, and takes part in it. */
-dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
-
+/* Makes this writer the one that may commit, and finds the head, in this order: what was
+ * read before the claim may be old, because the writer before went on until then. Claims
+ * the next free epoch; a rank other than 0 waits for the one that rank 0 claims. Then
+ * sets p->commits.head, to DW_NO_VERSION if there is no version yet. DW_CONFLICT as
+ * below. */
+dw_status dw_commit_claim(dw_publisher *p, dw_error *err);
+/* For a writer that has claimed: sets p->commits.head to the newest version. DW_CONFLICT
+ * if a later writer made it. */
+dw_status dw_commit_find_head(dw_publisher *p, dw_error *err);
 /* DW_CONFLICT if a later writer made the head: this one may not add to it. */
 dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
 
-/* Sets p->commits.head to the stream's newest version. */
-dw_status dw_commit_find_head(dw_publisher *p, dw_error *err);
 /* Stores the companion files of the next version, then creates its commit. The caller
  * fills in `write_id` and what is special to this version; the rest is filled in here. On
  * success *POSITION is the new

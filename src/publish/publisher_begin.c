@@ -383,14 +383,11 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     if (status == DW_OK && p->options.rank == 0)
         status = dw_stream_check_hint(p->stream, err);
     if (status == DW_OK)
-        status = p->options.rank == 0 ? dw_epoch_claim(p, err) : dw_epoch_join(p, err);
+        status = dw_commit_claim(p, err);
     if (status != DW_OK)
         return status;
-    uint64_t head;
-    status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
-    p->created = status == DW_NOT_FOUND;
-    if (p->created || status == DW_OK)
-        status = dw_ranks_meet(p, p->created ? 0 : head + 1, err);
+    p->created = p->commits.head.version == DW_NO_VERSION;
+    status = dw_ranks_meet(p, dw_commit_next_version(p), err);
     if (status == DW_OK && p->created)
         status = begin_stream(p, err);
     else if (status == DW_OK)

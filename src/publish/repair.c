@@ -87,7 +87,7 @@ static dw_status follow_on(dw_follower *f, uint64_t head, const dw_progress *pro
     return status;
 }
 
-static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
+static dw_status take_newest(source *out, dw_publisher *p, uint64_t head, dw_error *err)
 {
     dw_follow_options options = dw_publisher_follow_options(p);
     options.tensors = out->restart.model.tensors;
@@ -99,7 +99,7 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
         return status;
     f->fork_store = p->options.fork_store;
     dw_error fault = {0};
-    status = follow_on(f, p->commits.head.version, &p->options.progress, &fault);
+    status = follow_on(f, head, &p->options.progress, &fault);
     out->version = dw_follower_version(f);
     dw_follower_close(f);
     if (dw_follower_may_detour(status) && out->version == DW_NO_VERSION)
@@ -110,22 +110,24 @@ static dw_status take_newest(source *out, dw_publisher *p, dw_error *err)
             fault.where, fault.text, dw_store_url(p->store));
     if (status != DW_OK && err)
         *err = fault;
-    if (status != DW_OK || out->version != p->commits.head.version)
+    if (status != DW_OK || out->version != head)
         return status;
     return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                    "there is nothing to repair: version %" PRIu64 ", the newest, can be "
                    "rebuilt. To restart the stream all the same, name a checkpoint",
-                   p->commits.head.version);
+                   head);
 }
 
-static dw_status take_source(source *out, dw_publisher *p, const dw_tensor *tensors,
-                             size_t n_tensors, dw_error *err)
+/* Takes the weights that follow on version HEAD: TENSORS, or the newest that can be
+ * rebuilt. */
+static dw_status take_source(source *out, dw_publisher *p, uint64_t head,
+                             const dw_tensor *tensors, size_t n_tensors, dw_error *err)
 {
     *out = (source){.version = DW_NO_VERSION};
     dw_status status = dw_restart_open(&out->restart, p, err);
     if (status == DW_OK)
         status = tensors ? take_tensors(out, p, tensors, n_tensors, err)
-                         : take_newest(out, p, err);
+                         : take_newest(out, p, head, err);
     return status == DW_OK ? dw_restart_digest(&out->restart, p, err) : status;
 }
 
@@ -170,25 +172,28 @@ static dw_status open_stream(dw_publisher *p, dw_error *err)
         status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
         status = dw_publisher_check_key(p, err);
-    if (status == DW_OK)
-        status = dw_stream_check_hint(p->stream, err);
-    return status == DW_OK ? dw_commit_find_head(p, err) : status;
+    return status == DW_OK ? dw_stream_check_hint(p->stream, err) : status;
 }
 
 static dw_status repair(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                         dw_repair_report *report, dw_error *err)
 {
     source from = {0};
+    uint64_t seen = DW_NO_VERSION;
     dw_status status = open_stream(p, err);
     if (status == DW_OK)
-        status = take_source(&from, p, tensors, n_tensors, err);
-    if (status == DW_OK)
-        status = keep_origin(p, &from, err);
+        status = dw_stream_find_head(p->stream, DW_NO_VERSION, &seen, err);
     /* do everything that can fail before the previous writer is fenced */
     if (status == DW_OK)
-        status = dw_epoch_claim(p, err);
+        status = take_source(&from, p, seen, tensors, n_tensors, err);
     if (status == DW_OK)
-        status = dw_epoch_check_head(p, err);
+        status = dw_commit_claim(p, err);
+    if (status == DW_OK && !tensors && p->commits.head.version != seen) {
+        dw_restart_close(&from.restart); /* that writer went on meanwhile */
+        status = take_source(&from, p, p->commits.head.version, NULL, 0, err);
+    }
+    if (status == DW_OK)
+        status = keep_origin(p, &from, err);
     if (status == DW_OK)
         status = dw_restart_upload(&from.restart, p, err);
     if (status == DW_OK)
