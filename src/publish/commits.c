@@ -266,10 +266,17 @@ static dw_status check_fence(dw_publisher *p, bool is_first, dw_error *err)
     dw_key_epoch(own, p->commits.epoch);
     dw_key_epoch(key, p->commits.epoch + 1);
     if (!is_first) {
+        dw_epoch_record next;
         dw_status status = dw_store_stat(p->store, key, NULL, NULL, err);
-        return status == DW_NOT_FOUND ? DW_OK
-               : status == DW_OK      ? dw_commit_fail_fenced(p, key, err)
-                                      : status;
+        if (status == DW_OK) /* a wrong answer must not stop this writer for good */
+            status = dw_stream_read_epoch(p->stream, p->commits.epoch + 1, &next, err);
+        if (status == DW_NOT_FOUND)
+            return DW_OK;
+        if (status == DW_OK)
+            dw_epoch_record_release(&next);
+        return status == DW_OK || dw_stream_passes_over(status)
+                   ? dw_commit_fail_fenced(p, key, err)
+                   : status;
     }
     dw_status status = list_epochs(p, p->commits.epoch, &highest, err);
     if (status == DW_OK && highest > p->commits.epoch)

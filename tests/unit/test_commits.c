@@ -14,7 +14,21 @@ typedef struct lying_store {
     dw_store *inner;
     dw_status answer;
     _Atomic unsigned n_lies; /* that are left */
+    _Atomic bool has_epochs; /* says that it has every epoch */
 } lying_store;
+
+static dw_status lying_stat(void *self, const char *key, uint64_t *n, int64_t *time,
+                            dw_error *err)
+{
+    lying_store *s = self;
+    if (!s->has_epochs || strncmp(key, "epochs/", 7) != 0)
+        return pass_stat(self, key, n, time, err);
+    if (n)
+        *n = 100;
+    if (time)
+        *time = 0;
+    return DW_OK;
+}
 
 static dw_status lying_put(void *self, const char *key, const dw_source *source,
                            dw_put_mode mode, const dw_progress *progress, dw_error *err)
@@ -32,7 +46,7 @@ static dw_store *lying_open(lying_store *s)
                                            .name = "lying",
                                            .get = pass_get,
                                            .put = lying_put,
-                                           .stat = pass_stat,
+                                           .stat = lying_stat,
                                            .list = pass_list,
                                            .remove = pass_remove};
     return pass_open(&driver, s);
@@ -94,8 +108,35 @@ static void test_lies(void **state)
     publish_with_lies(DW_CONFLICT);
 }
 
+/* A writer does not stop because of an epoch that nobody has claimed. */
+static void test_epoch_of_nobody(void **state)
+{
+    (void)state;
+    dw_error err = {0};
+    dw_publish_report report = {0};
+    dw_publish_options options = kit_plain_options(NULL);
+    lying_store lying = {.inner = kit_mem_store()};
+    dw_store *store = lying_open(&lying);
+    kit_make(&k);
+    dw_publisher *p = kit_open(&k, store, &options);
+    lying.has_epochs = true;
+    for (uint64_t v = 1; v < 4; v++) {
+        kit_step(&k, 20);
+        kit_publish(&k, p, v);
+    }
+    dw_publisher_close(kit_open(&k, store, &options)); /* now somebody has */
+    kit_step(&k, 20);
+    assert_fails(kit_try(&k, p, &report, &err), DW_CONFLICT, &err);
+    check_log(lying.inner, 3);
+    dw_publisher_close(p);
+    dw_store_close(store);
+    dw_store_close(lying.inner);
+    kit_free(&k);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_epoch_of_nobody)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
