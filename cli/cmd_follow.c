@@ -26,7 +26,7 @@ static const char help[] =
     "directory stays at its last good version. The follower reports its version to the\n"
     "stream: see deltawire status.\n"
     "\n"
-    "A bucket or directory of TRL, slime or SkyRL is followed too, but without engines.\n"
+    "A bucket or directory of TRL or slime is followed too, but without engines.\n"
     "\n"
     "  --into DIR           the checkpoint directory; made, with those above it, if "
     "it\n"
@@ -45,7 +45,7 @@ static const char help[] =
     "  --no-report          do not report\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
     "that\n"
-    "                       of slime and SkyRL\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
+    "                       of slime\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
     "  --listen HOST:PORT   serve /status, /metrics, /healthz and a page "
     "here\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"

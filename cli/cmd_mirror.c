@@ -20,14 +20,14 @@ static const char help[] =
     "or\n"
     "SIGTERM. When it is started again, it continues after the newest version in TO. "
     "FROM\n"
-    "is a deltawire stream, or was written by TRL, slime or SkyRL; the format is "
+    "is a deltawire stream, or was written by TRL or slime; the format is "
     "detected.\n"
     "The weights of each version are compared bit for bit with those in TO.\n"
     "With --quantize TO is a deltawire stream of the quantised versions of FROM, each "
     "with\n"
     "its source, step and notes; only the version found at the start is compared.\n"
     "\n"
-    "  --as FORMAT          what TO becomes: deltawire, trl, slime or skyrl; default: "
+    "  --as FORMAT          what TO becomes: deltawire, trl or slime; default: "
     "what it\n"
     "                       is, or, from another system, deltawire\n"
     "  --once               end when TO has FROM's newest version\n"
@@ -38,8 +38,8 @@ static const char help[] =
     "                       default: ~/.cache/deltawire/mirrors/HASH\n"
     "  --base CKPT          the checkpoint that FROM's first version starts from, if "
     "that\n"
-    "                       is not there: slime's and SkyRL's version "
-    "0\n" CLI_QUANTIZE_HELP CLI_PEER_HELP
+    "                       is not there: slime's version 0\n" CLI_QUANTIZE_HELP
+        CLI_PEER_HELP
     "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
     "  --new-key            TO may be signed by another key so far\n"
     "  --no-provenance      do not record this machine's name and the library's version\n"
@@ -52,7 +52,7 @@ static const char help[] =
     "  deltawire mirror s3://bucket/run s3://bucket/slime --as slime\n"
     "  deltawire mirror hf://buckets/org/trl-sync file:///mnt/run --once\n"
     "  deltawire mirror s3://bucket/run s3://bucket/run-fp8 --quantize fp8-block\n"
-    "  deltawire mirror s3://bucket/run /mnt/sky --as skyrl --once --json\n";
+    "  deltawire mirror s3://bucket/run /mnt/trl --as trl --once --json\n";
 
 typedef struct arguments {
     cli_mirror mirror;
@@ -185,8 +185,7 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
     if (status != DW_OK)
         return status;
     if (a->peer.as && t->is_peer && !dw_peer_format_from_name(&format, a->peer.as))
-        cli_usage_error(s, "--as: '%s' is none of deltawire, trl, slime, skyrl",
-                        a->peer.as);
+        cli_usage_error(s, "--as: '%s' is none of deltawire, trl, slime", a->peer.as);
     if (t->is_peer && t->quantize)
         cli_usage_error(s, "--quantize: TO must be a deltawire stream, not one of %s",
                         dw_peer_format_name(format));
@@ -197,7 +196,7 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
         t->peer_options = cli_peer_options_read(&a->peer, s, format);
     else if (cli_peer_options_given(&a->peer))
         cli_usage_error(s, "--trl, --codec, --checksum, --whole-every and --max-shard go "
-                           "with --as trl, slime or skyrl");
+                           "with --as trl or slime");
     return DW_OK;
 }
 

@@ -48,7 +48,7 @@ static const char help[] =
     "                       have more than F times its bytes (0.1); 0: never\n"
     "  --max-object SIZE    the largest object of a delta "
     "(32 MiB)\n" CLI_WITH_HELP CLI_QUANTIZE_HELP
-    "  --as FORMAT          write versions for the readers of trl, slime or skyrl "
+    "  --as FORMAT          write versions for the readers of trl or slime "
     "instead;\n"
     "                       with --base-ckpt CKPT if engines have that as version "
     "0\n" CLI_PEER_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
@@ -130,7 +130,7 @@ static void check_peer(arguments *a, const cli_session *s)
         return;
     }
     if (!dw_peer_format_from_name(&format, a->peer.as))
-        cli_usage_error(s, "--as: '%s' is none of trl, slime, skyrl", a->peer.as);
+        cli_usage_error(s, "--as: '%s' is none of trl, slime", a->peer.as);
     if (a->not_for_peers)
         cli_usage_error(s, "--%s: other systems' formats have no place for it",
                         a->not_for_peers);

@@ -28,7 +28,7 @@ static const char help[] =
     "of\n"
     "the tokenizer, are installed in DIR. Files of your own in DIR are never replaced.\n"
     "\n"
-    "A bucket or directory of TRL, slime or SkyRL is read too. If its format leaves\n"
+    "A bucket or directory of TRL or slime is read too. If its format leaves\n"
     "something unchecked, pull says so.\n"
     "\n"
     "  --into DIR           the checkpoint directory; made, with those above it, if "
@@ -37,8 +37,8 @@ static const char help[] =
     "  --at N               the version; default: the newest\n"
     "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
     "that\n"
-    "                       of slime and SkyRL\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP
-        CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "                       of slime\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
+    "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire pull s3://bucket/run --into model/\n"
     "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n"

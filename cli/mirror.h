@@ -103,14 +103,12 @@ typedef struct cli_target {
     dw_peer_publisher *peer_publisher;
     const dw_tensor *tensors; /* those that the publisher was opened with */
     const void *data;         /* of the first of them */
-    char *base; /* the checkpoint that SkyRL's first version starts from; or NULL */
 } cli_target;
 
 /* What was written for a version of FROM. */
 typedef struct cli_mirrored {
     uint64_t from_version;
     uint64_t version; /* in TO */
-    bool is_base;     /* nothing was written: TO begins after it */
     bool is_whole;
     bool was_there;
     bool is_compared; /* with the weights of FROM */
@@ -124,14 +122,6 @@ typedef struct cli_mirrored {
 dw_status cli_target_open(cli_target *target, uint64_t *from_version, uint64_t *version,
                           dw_error *err);
 void cli_target_close(cli_target *target);
-
-/* SkyRL's first version starts from a checkpoint, which is kept in WORK. The first
- * function reports if it must be made, and of which version of FROM. The second makes it,
- * once SOURCE is at that version. */
-dw_status cli_target_lacks_base(cli_target *target, bool *lacks, uint64_t *version,
-                                dw_error *err);
-dw_status cli_target_make_base(cli_target *target, const cli_source *source,
-                               dw_error *err);
 
 /* Writes SOURCE's weights as a version of TO, and proves that TO holds them. If TO has
  * that version already, this only proves it; if it has a later one, which another mirror

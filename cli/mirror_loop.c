@@ -19,7 +19,7 @@
 static void report_json(const cli_mirrored *done, double seconds)
 {
     json_t *object = json_object();
-    cli_json_text(object, "event", done->is_base ? "base" : "version");
+    cli_json_text(object, "event", "version");
     cli_json_count(object, "from_version", done->from_version);
     cli_json_count(object, "version", done->version);
     json_object_set_new(object, "whole", json_boolean(done->is_whole));
@@ -42,15 +42,13 @@ static void report_version(const cli_mirror *m, const cli_mirrored *done, double
     if (m->session->quiet)
         return;
     printf("version %" PRIu64, done->from_version);
-    if (done->is_base)
-        printf(": what the versions there start from, in %s", m->target.base);
-    else if (done->version != done->from_version)
+    if (done->version != done->from_version)
         printf(" is version %" PRIu64 " there", done->version);
     if (done->was_there)
         printf(": was there, and is the same");
-    else if (!done->is_base && done->is_whole)
+    else if (done->is_whole)
         printf(": the whole model in %.3f s", seconds);
-    else if (!done->is_base)
+    else
         printf(": %s changed, %s in %.3f s", cli_format_count(changed, done->n_changed),
                cli_format_size(size, done->n_bytes), seconds);
     putchar('\n');
@@ -80,25 +78,12 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
         return status;
     m->at = done.from_version;
     m->skipped = DW_NO_VERSION;
-    if (!done.is_base)
-        m->to_at = done.version;
+    m->to_at = done.version;
     if (!done.was_there) {
-        m->n_done += !done.is_base;
+        m->n_done++;
         report_version(m, &done, cli_now() - t_start);
     }
     return DW_OK;
-}
-
-static dw_status restore_base(cli_mirror *m, dw_error *err)
-{
-    bool lacks;
-    uint64_t version;
-    dw_status status = cli_target_lacks_base(&m->target, &lacks, &version, err);
-    if (status == DW_OK && lacks)
-        status = go(m, version, err);
-    if (status == DW_OK && lacks)
-        status = cli_target_make_base(&m->target, &m->source, err);
-    return status;
 }
 
 /* Compares the newest version in TO with FROM, if FROM still has it. */
@@ -140,14 +125,12 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     if (!m->target.is_peer && is_stream && !m->target.quantize)
         return dw_fail(err, DW_INVALID, m->source.url,
                        "both ends are deltawire streams: use deltawire cp, or give "
-                       "--quantize, or --as trl, slime or skyrl");
+                       "--quantize, or --as trl or slime");
     m->target.from_stream =
         is_stream ? dw_stream_id(dw_follower_stream(m->source.follower)) : NULL;
     if (status == DW_OK && !m->has_target)
         status = cli_target_open(&m->target, &m->at, &m->to_at, err);
     m->has_target = status == DW_OK;
-    if (status == DW_OK && !m->is_proven)
-        status = restore_base(m, err);
     return status;
 }
 

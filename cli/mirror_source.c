@@ -27,8 +27,8 @@ static dw_status open_peer(cli_source *s, dw_error *err)
     dw_status status = dw_peer_open(&s->peer, s->store, err);
     if (status == DW_NOT_FOUND)
         return dw_fail(err, DW_NOT_FOUND, s->url,
-                       "neither a deltawire stream nor versions of trl, slime or "
-                       "skyrl are here");
+                       "neither a deltawire stream nor versions of trl or slime are "
+                       "here");
     if (status == DW_OK && (s->trust.n_keys > 0 || s->trust.stream))
         status = dw_fail(err, DW_UNTRUSTED, s->url,
                          "versions of %s carry no signature and no stream id: "

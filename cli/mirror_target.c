@@ -99,23 +99,17 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, uint64_t 
     return status;
 }
 
-/* For SkyRL: if TO has versions, the base is the one that its first version names. */
 static dw_status look_at_peer(cli_target *t, uint64_t *from_version, uint64_t *version,
                               dw_error *err)
 {
     dw_peer *peer = NULL;
     const uint64_t *versions;
     size_t n = 0;
-    dw_peer_version_info info = {.base = DW_NO_VERSION};
     dw_status status = dw_peer_open(&peer, t->store, err);
     if (status == DW_OK)
         status = dw_peer_list(peer, &versions, &n, err);
-    if (status == DW_OK && n > 0) {
+    if (status == DW_OK && n > 0)
         *from_version = *version = versions[n - 1];
-        status = dw_peer_version(peer, versions[0], &info, err);
-    }
-    if (t->peer_options.format == DW_PEER_SKYRL)
-        t->peer_options.base_version = info.base;
     dw_peer_close(peer);
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
@@ -144,9 +138,7 @@ void cli_target_close(cli_target *t)
 {
     close_publishers(t);
     dw_store_close(t->store);
-    dw_free(t->base);
     t->store = NULL;
-    t->base = NULL;
 }
 
 /* A publisher reads the weights at the addresses that it was opened with. */
@@ -401,61 +393,16 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
 
 /* ---- another system's ---- */
 
-dw_status cli_target_lacks_base(cli_target *t, bool *lacks, uint64_t *version,
-                                dw_error *err)
-{
-    char name[64];
-    dw_checkpoint *ckpt = NULL;
-    *version = t->peer_options.base_version;
-    *lacks = false;
-    if (!t->is_peer || t->peer_options.format != DW_PEER_SKYRL ||
-        *version == DW_NO_VERSION)
-        return DW_OK;
-    snprintf(name, sizeof name, "base-%" PRIu64 ".safetensors", *version);
-    dw_free(t->base);
-    t->base = dw_join_path(t->work, name);
-    if (!t->base)
-        return dw_fail_memory(err, t->work);
-    dw_status status = dw_checkpoint_open(&ckpt, t->base, DW_CHECKPOINT_READ, err);
-    dw_checkpoint_close(ckpt);
-    *lacks = status == DW_NOT_FOUND;
-    return *lacks ? DW_OK : status;
-}
-
-dw_status cli_target_make_base(cli_target *t, const cli_source *source, dw_error *err)
-{
-    size_t n;
-    const dw_tensor *tensors = cli_source_tensors(source, &n);
-    if (cli_source_version(source) != t->peer_options.base_version)
-        return dw_fail(err, DW_NOT_FOUND, t->base,
-                       "the versions there start from version %" PRIu64
-                       ", and it is lost: start the mirror again, and it is made again",
-                       t->peer_options.base_version);
-    return dw_checkpoint_write(t->base, tensors, n, NULL, err);
-}
-
 static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
                                      const dw_progress *progress, dw_error *err)
 {
     char *baseline = NULL;
-    bool lacks;
-    uint64_t version;
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
     dw_peer_publish_options *o = &t->peer_options;
     o->progress = *progress;
     o->first_version = cli_source_version(source);
-    /* the base of SkyRL's versions is not in the store; the file may be from another run
-     */
-    const bool begins = o->format == DW_PEER_SKYRL && o->base_version == DW_NO_VERSION;
-    if (begins)
-        o->base_version = o->first_version;
     dw_status status = make_baseline(t, &baseline, err);
-    if (status == DW_OK)
-        status = cli_target_lacks_base(t, &lacks, &version, err);
-    if (status == DW_OK && (lacks || begins))
-        status = cli_target_make_base(t, source, err);
-    o->base = t->base;
     o->baseline_dir = baseline;
     if (status == DW_OK)
         status = dw_peer_publisher_open(&t->peer_publisher, t->store, tensors, n, o, err);
@@ -472,10 +419,6 @@ static dw_status write_peer(cli_target *t, const cli_source *source,
         return status;
     out->version = out->from_version;
     out->is_compared = true;
-    out->is_base = t->peer_options.format == DW_PEER_SKYRL &&
-                   out->from_version == t->peer_options.base_version;
-    if (out->is_base)
-        return DW_OK;
     dw_peer_publish_report report;
     status = cli_publish_proven(t->peer_publisher, out->from_version, &report, err);
     out->is_whole = report.is_whole;

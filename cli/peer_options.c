@@ -74,14 +74,9 @@ dw_peer_publish_options cli_peer_options_read(const cli_peer_options *o,
     dw_peer_publish_options_init(&out, format);
     if (format != DW_PEER_TRL)
         refuse(s, "--trl", o->trl, format);
-    if (format == DW_PEER_SKYRL) {
-        refuse(s, "--codec", o->codec, format);
-        refuse(s, "--checksum", o->checksum, format);
-        refuse(s, "--whole-every", o->whole_every, format);
-    }
     if (format == DW_PEER_TRL)
         read_trl(&out, o, s);
-    else if (format == DW_PEER_SLIME)
+    else
         read_slime(&out, o, s);
     if (o->whole_every) {
         uint64_t n = cli_parse_count(s, "--whole-every", o->whole_every);

@@ -37,7 +37,7 @@ enum {
     "  --whole-every N      TRL, slime: the whole model if N divides the version; "      \
     "TRL:\n"                                                                             \
     "                       20, in v1 10; slime: never\n"                                \
-    "  --max-shard SIZE     slime, SkyRL: of the tensors in a file, before they are\n"   \
+    "  --max-shard SIZE     slime: of the tensors in a file, before they are\n"          \
     "                       compressed (1 GiB)\n"
 
 typedef struct cli_peer_options {

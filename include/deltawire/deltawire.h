@@ -26,7 +26,7 @@
  *     agent.h         experimental   health, status and metrics by HTTP
  *     layout.h        experimental   weights that an engine keeps in another layout
  *     cuda.h          experimental   which CUDA devices there are
- *     peer.h          experimental   reading versions of TRL, slime and SkyRL
+ *     peer.h          experimental   reading versions of TRL and slime
  *     peer_publish.h  experimental   writing them
  *     fault.h         experimental   a store that fails on purpose, for tests
  *     version.h       stable         the version of the library

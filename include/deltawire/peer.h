@@ -2,7 +2,6 @@
  *
  *     trl     anchors/step_%06d.safetensors, deltas/step_%06d.safetensors
  *     slime   weight_v%06d/model.safetensors.index.json and the files it names
- *     skyrl   delta-%08d/manifest.json and the payloads it names
  *
  *     dw_peer_detect         finds the format
  *     dw_peer_list           lists the versions
@@ -29,10 +28,9 @@ typedef struct dw_peer_replica dw_peer_replica;
 typedef enum dw_peer_format {
     DW_PEER_TRL = 1,
     DW_PEER_SLIME = 2,
-    DW_PEER_SKYRL = 3,
 } dw_peer_format;
 
-/* "trl", "slime", "skyrl"; "?" if FORMAT is none of them. */
+/* "trl", "slime"; "?" if FORMAT is none of them. */
 DW_API const char *dw_peer_format_name(dw_peer_format format);
 DW_API bool dw_peer_format_from_name(dw_peer_format *out, const char *name);
 
@@ -49,7 +47,7 @@ DW_API void dw_peer_close(dw_peer *peer);
 DW_API dw_peer_format dw_peer_get_format(const dw_peer *peer);
 
 /* Lists the store, and returns the numbers of the versions, ascending. A version of slime
- * or SkyRL counts once its index or manifest exists. The array lives until the next call
+ * counts once its index exists. The array lives until the next call
  * of this function. It may be empty. */
 DW_API dw_status dw_peer_list(dw_peer *peer, const uint64_t **versions,
                               size_t *n_versions, dw_error *err);
@@ -69,7 +67,7 @@ typedef struct dw_peer_version_info {
                              layout that deltawire wrote); NULL: none */
 } dw_peer_version_info;
 
-/* Reads the record of a listed version: TRL's header, slime's index, SkyRL's manifest.
+/* Reads the record of a listed version: TRL's header or slime's index.
  * Keeps it, and reads it again if its size or time in the store changes. DW_NOT_FOUND if
  * there is no such version. */
 DW_API dw_status dw_peer_version(dw_peer *peer, uint64_t version,
@@ -81,10 +79,10 @@ DW_API dw_status dw_peer_version(dw_peer *peer, uint64_t version,
 typedef void (*dw_peer_note_fn)(void *context, const char *note);
 
 typedef struct dw_peer_verify_options {
-    size_t struct_bytes; /* set by dw_peer_verify_options_init */
-    const char *base;    /* the checkpoint that the first version of slime or SkyRL starts
-                            from. Without it their checksums, which are of whole tensors,
-                            cannot be compared until a whole version comes */
+    size_t struct_bytes;   /* set by dw_peer_verify_options_init */
+    const char *base;      /* the checkpoint that the first version of slime starts
+                              from. Without it their checksums, which are of whole tensors,
+                              cannot be compared until a whole version comes */
     const char *spool_dir; /* for a copy of the model; NULL: TMPDIR */
     unsigned n_threads;
     dw_fault_fn fault; /* each fault; may be NULL */
@@ -119,12 +117,12 @@ DW_API dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *opt
 /* ---- a checkpoint directory that is kept at a version ------------------------- */
 
 typedef struct dw_peer_replica_options {
-    size_t struct_bytes; /* set by dw_peer_replica_options_init */
-    const char *into;    /* as in dw_follow_options: it is created if it does not exist,
-                            filled if it is empty, and patched if it holds a version
-                            of this peer. Other contents are refused */
-    const char *base;    /* the checkpoint that the first version of slime or SkyRL starts
-                            from: their version 0, the engine's own model */
+    size_t struct_bytes;   /* set by dw_peer_replica_options_init */
+    const char *into;      /* as in dw_follow_options: it is created if it does not exist,
+                              filled if it is empty, and patched if it holds a version
+                              of this peer. Other contents are refused */
+    const char *base;      /* the checkpoint that the first version of slime starts
+                              from: their version 0, the engine's own model */
     const char *spool_dir; /* for data that does not fit in memory; NULL: INTO */
     unsigned n_threads;
     unsigned reader_wait_ms; /* as in dw_follow_options */

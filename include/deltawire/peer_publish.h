@@ -2,7 +2,6 @@
  *
  *     trl     an anchor or a delta, one file a version
  *     slime   a directory a version: shards, and the index last
- *     skyrl   a directory a version: payloads, and the manifest last
  *
  *     dw_peer_publisher_open      reads the newest version back as the baseline
  *     dw_peer_publisher_publish   publishes the weights, and proves the version
@@ -49,12 +48,12 @@ typedef struct dw_peer_publish_options {
                              TRL's layout 1, 20 in layout 3, and never in slime */
     dw_peer_delta delta;  /* slime */
     dw_peer_checksum checksum; /* slime */
-    uint64_t max_shard_bytes;  /* slime, SkyRL: the size of the tensors in one file before
+    uint64_t max_shard_bytes;  /* slime: the size of the tensors in one file before
                                   compression; 0: 1 GiB. Bounds memory too */
-    const char *base; /* slime, SkyRL: engines already have this checkpoint, as version
-                         BASE_VERSION, so it is not uploaded. SkyRL always needs it, also
-                         if the baseline was lost */
-    uint64_t base_version;    /* 0 */
+    const char *base;          /* slime: engines already have this checkpoint, as version
+                                  BASE_VERSION, so it is not uploaded. Needed again if the
+                                  baseline was lost */
+    uint64_t base_version;     /* 0 */
     uint64_t first_version;   /* the first version in an empty store, if there is no BASE;
                                  default 1 */
     const char *baseline_dir; /* kept for the next start; NULL: a temporary one in TMPDIR,
@@ -101,8 +100,7 @@ typedef struct dw_peer_publish_report {
 
 /* Publishes the weights as VERSION, or as the next one (DW_NO_VERSION), and proves it. If
  * nothing changed, it still writes a version: a file without tensors. (TRL's own trainer
- * skips the number.) If VERSION is not the next one, the whole model is written; SkyRL
- * has no whole versions and refuses it.
+ * skips the number.) If VERSION is not the next one, the whole model is written.
  *
  * After an error the version may be there or not. Call this again with the same weights:
  * it finds out and sets was_there. DW_CONFLICT if VERSION is there with other weights.

@@ -16,13 +16,12 @@ typedef struct spelling {
 static const spelling anchor = {DW_TRL_ANCHORS, 6, ".safetensors"};
 static const spelling delta = {DW_TRL_DELTAS, 6, ".safetensors"};
 static const spelling slime = {DW_SLIME_NAMES, 6, "/" DW_SHARD_INDEX_NAME};
-static const spelling skyrl = {DW_SKYRL_NAMES, 8, "/manifest.json"};
 
 static const spelling *spelling_of(dw_peer_format format, bool is_anchor)
 {
     if (format == DW_PEER_TRL)
         return is_anchor ? &anchor : &delta;
-    return format == DW_PEER_SLIME ? &slime : &skyrl;
+    return &slime;
 }
 
 void dw_peer_key(char out[DW_KEY_TEXT], dw_peer_format format, uint64_t version,

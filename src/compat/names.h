@@ -8,7 +8,6 @@
 #define DW_TRL_ANCHORS "anchors/step_"
 #define DW_TRL_DELTAS  "deltas/step_"
 #define DW_SLIME_NAMES "weight_v"
-#define DW_SKYRL_NAMES "delta-"
 
 /* The key of a version's object; for TRL that of its anchor, or of its delta. */
 void dw_peer_key(char out[DW_KEY_TEXT], dw_peer_format format, uint64_t version,

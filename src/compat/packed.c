@@ -222,24 +222,6 @@ static dw_status finish_group(builder *b, dw_error *err)
 
 /* ---- files ---- */
 
-/* Checks that the manifest's entry of a tensor fits the model. */
-static dw_status check_shape(const dw_peer_entry *e, const dw_tensor *t,
-                             const char *where, dw_error *err)
-{
-    bool same = e->n_bytes == UINT64_MAX || e->n_bytes == t->n_bytes;
-    if (same && e->shape) {
-        const dw_json *it = dw_json_first(e->shape);
-        uint64_t dim = 0;
-        same = dw_json_size(e->shape) == t->n_dims;
-        for (uint32_t d = 0; same && d < t->n_dims; d++, it = dw_json_next(e->shape, it))
-            same = dw_json_unsigned(it, &dim) && dim == t->dims[d];
-    }
-    return same ? DW_OK
-                : dw_fail_tensor(err, DW_MISMATCH, where, e->name,
-                                 "the version has another shape of it than the weights "
-                                 "here");
-}
-
 static dw_status add_tensor(builder *b, const dw_peer_entry *e, const dw_payload *payload,
                             const char *where, dw_error *err)
 {
@@ -251,9 +233,8 @@ static dw_status add_tensor(builder *b, const dw_peer_entry *e, const dw_payload
     if (!t)
         return dw_fail_tensor(err, DW_MISMATCH, where, e->name,
                               "the version has it, but the weights here do not");
-    dw_status status = check_shape(e, t, where, err);
-    if (status == DW_OK && b->group_bytes > 0 &&
-        b->group_bytes + t->n_bytes > GROUP_BYTES)
+    dw_status status = DW_OK;
+    if (b->group_bytes > 0 && b->group_bytes + t->n_bytes > GROUP_BYTES)
         status = finish_group(b, err);
     if (status != DW_OK)
         return status;
@@ -277,7 +258,7 @@ static dw_status take_file(builder *b, const dw_peer_file *file,
     status = dw_name_index_init(&names, blob.file.tensors, blob.file.n_tensors, err);
     for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
         const dw_peer_entry *e = &b->record->entries[i];
-        size_t found = dw_name_index_find(&names, e->key);
+        size_t found = dw_name_index_find(&names, e->name);
         dw_payload p = {0};
         status = dw_peer_payload(&p, b->record, e, &blob.file,
                                  found == SIZE_MAX ? NULL : &blob.file.tensors[found],

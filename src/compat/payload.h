@@ -1,4 +1,4 @@
-/* Packed tensors of slime and SkyRL: one zstd frame with the new bytes XOR the old ones,
+/* Packed tensors of slime: one zstd frame with the new bytes XOR the old ones,
  * or with positions and new bytes; and the checksums of the new tensors.
  */
 #ifndef DW_COMPAT_PAYLOAD_H

@@ -10,17 +10,17 @@
 #include "compat/names.h"
 #include "store/store.h"
 
-static const char *const format_names[] = {"?", "trl", "slime", "skyrl"};
+static const char *const format_names[] = {"?", "trl", "slime"};
 
 const char *dw_peer_format_name(dw_peer_format format)
 {
-    return format >= DW_PEER_TRL && format <= DW_PEER_SKYRL ? format_names[format]
+    return format >= DW_PEER_TRL && format <= DW_PEER_SLIME ? format_names[format]
                                                             : format_names[0];
 }
 
 bool dw_peer_format_from_name(dw_peer_format *out, const char *name)
 {
-    for (dw_peer_format f = DW_PEER_TRL; f <= DW_PEER_SKYRL; f++)
+    for (dw_peer_format f = DW_PEER_TRL; f <= DW_PEER_SLIME; f++)
         if (strcmp(name, format_names[f]) == 0) {
             *out = f;
             return true;
@@ -53,7 +53,6 @@ dw_status dw_peer_detect(dw_store *store, dw_peer_format *out, dw_error *err)
         {DW_PEER_TRL, DW_TRL_ANCHORS},
         {DW_PEER_TRL, DW_TRL_DELTAS},
         {DW_PEER_SLIME, DW_SLIME_NAMES},
-        {DW_PEER_SKYRL, DW_SKYRL_NAMES},
     };
     dw_error fault = {0};
     dw_status status = dw_store_stat(store, DW_KEY_STREAM, NULL, NULL, &fault);
@@ -76,7 +75,7 @@ dw_status dw_peer_detect(dw_store *store, dw_peer_format *out, dw_error *err)
             return status;
     }
     return dw_fail(err, DW_NOT_FOUND, dw_store_url(store),
-                   "there is no stream of deltawire, and nothing of TRL, slime or SkyRL");
+                   "there is no stream of deltawire, and nothing of TRL or slime");
 }
 
 dw_status dw_peer_open(dw_peer **out, dw_store *store, dw_error *err)
@@ -182,10 +181,7 @@ dw_status dw_peer_list(dw_peer *p, const uint64_t **versions, size_t *n_versions
     size_t n = 0;
     const bool is_trl = p->format == DW_PEER_TRL;
     dw_status status = dw_listing_load(&lists[0], p->store,
-                                       is_trl                       ? DW_TRL_ANCHORS
-                                       : p->format == DW_PEER_SLIME ? DW_SLIME_NAMES
-                                                                    : DW_SKYRL_NAMES,
-                                       err);
+                                       is_trl ? DW_TRL_ANCHORS : DW_SLIME_NAMES, err);
     if (status == DW_OK && is_trl)
         status = dw_listing_load(&lists[1], p->store, DW_TRL_DELTAS, err);
     if (status == DW_OK)

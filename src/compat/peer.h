@@ -2,7 +2,7 @@
  *
  *     peer.c             the format, and the list of versions
  *     peer_record.c      records of versions, fetched and kept
- *     trl.c, slime.c, skyrl.c   parse a record
+ *     trl.c, slime.c     parse a record
  *     payload.c          one packed tensor: a zstd frame, XOR or positions, a checksum
  *     packed.c           turns a version of packed tensors into deltawire deltas
  *     whole.c            a version that is a whole checkpoint
@@ -34,12 +34,7 @@ typedef struct dw_peer_file {
 /* A record's entry of one tensor. The strings belong to the record's JSON. */
 typedef struct dw_peer_entry {
     const char *name;
-    const char *file;     /* a plain name beside the record */
-    const char *key;      /* of the packed tensor in its file */
-    const char *checksum; /* NULL: it is in the file's metadata, or there is none */
-    const dw_json *shape; /* NULL: not given */
-    uint64_t n_bytes;     /* unpacked and packed; UINT64_MAX: not given */
-    uint64_t n_packed;
+    const char *file; /* a plain name beside the record */
 } dw_peer_entry;
 
 typedef struct dw_peer_record {
@@ -75,7 +70,7 @@ struct dw_peer {
     size_t n_records;
 };
 
-/* The object that completes the version: TRL's file, slime's index, SkyRL's manifest. */
+/* The object that completes the version: TRL's file, slime's index. */
 dw_listed *dw_peer_find(const dw_peer *peer, uint64_t version);
 
 /* Whether the version was listed, and its index in the list. */
@@ -100,8 +95,6 @@ uint64_t dw_peer_base(const dw_peer *peer, const dw_peer_record *record, size_t 
 dw_status dw_peer_read_trl(dw_peer_record *out, bool is_anchor, const void *head,
                            size_t n_head, const char *where, dw_error *err);
 dw_status dw_peer_read_slime(dw_peer_record *out, const void *text, size_t n_bytes,
-                             const char *where, dw_error *err);
-dw_status dw_peer_read_skyrl(dw_peer_record *out, const void *text, size_t n_bytes,
                              const char *where, dw_error *err);
 
 /* ---- helpers of the parsers ---- */

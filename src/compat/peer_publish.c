@@ -24,8 +24,7 @@ void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
 static dw_status check_options(const dw_peer_publish_options *o, dw_error *err)
 {
     const char *fault = NULL;
-    if (o->format != DW_PEER_TRL && o->format != DW_PEER_SLIME &&
-        o->format != DW_PEER_SKYRL)
+    if (o->format != DW_PEER_TRL && o->format != DW_PEER_SLIME)
         fault = "the format is none that is known";
     else if (o->format == DW_PEER_TRL && o->trl_layout != 1 && o->trl_layout != 3)
         fault = "TRL's layout is 1 or 3";
@@ -34,9 +33,6 @@ static dw_status check_options(const dw_peer_publish_options *o, dw_error *err)
         fault = "TRL's files hold raw positions or gaps, in layout 1 only raw positions";
     else if (o->format == DW_PEER_TRL && o->base)
         fault = "TRL begins with an anchor, and has no base";
-    else if (o->format == DW_PEER_SKYRL &&
-             (o->delta != DW_PEER_XOR || o->checksum != DW_PEER_XXH3_128))
-        fault = "SkyRL has only xor and xxh3-128";
     else if (o->first_version == DW_NO_VERSION || o->base_version == DW_NO_VERSION)
         fault = "the number of the first version is out of range";
     return fault ? dw_fail(err, DW_INVALID, NULL, "%s", fault) : DW_OK;
@@ -93,11 +89,6 @@ static dw_status fill(dw_peer_publisher *p, const dw_peer_publish_options *optio
         return dw_fail_memory(err, NULL);
     dw_peer_look_at_tensors(p);
     status = dw_peer_baseline_look(p, err);
-    if (status == DW_OK && p->newest == DW_NO_VERSION &&
-        p->options.format == DW_PEER_SKYRL && !p->options.base)
-        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                         "SkyRL's versions are only deltas: name the checkpoint that "
-                         "the first one starts from, as its base");
     if (status == DW_OK && p->newest == DW_NO_VERSION)
         status = dw_peer_baseline_check(p, err);
     return status == DW_OK ? dw_peer_baseline_follow(p, err) : status;

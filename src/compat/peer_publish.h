@@ -5,7 +5,7 @@
  *     peer_baseline.c      the newest version in the store, kept as a directory
  *     publish_object.c     creates objects, removes those of a killed process
  *     publish_changes.c    finds and packs the changed tensors
- *     publish_trl.c, publish_slime.c, publish_skyrl.c     the three formats
+ *     publish_trl.c, publish_slime.c     the two formats
  */
 #ifndef DW_COMPAT_PEER_PUBLISH_H
 #define DW_COMPAT_PEER_PUBLISH_H
@@ -111,7 +111,6 @@ void dw_peer_changes_release(dw_peer_changes *changes);
 typedef struct dw_peer_pack {
     dw_tensor *frames;                   /* [n] U8, under the tensors' own names */
     char (*checksums)[DW_CHECKSUM_TEXT]; /* [n] of the new tensors */
-    uint64_t *raw_bytes;                 /* [n] in each frame */
     size_t n;
     dw_writer *bytes; /* [n] the memory of the frames */
     uint64_t *dims;
@@ -137,8 +136,6 @@ size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_form
 dw_status dw_publish_trl(dw_peer_publisher *p, const dw_peer_job *job,
                          dw_peer_publish_report *report, dw_error *err);
 dw_status dw_publish_slime(dw_peer_publisher *p, const dw_peer_job *job,
-                           dw_peer_publish_report *report, dw_error *err);
-dw_status dw_publish_skyrl(dw_peer_publisher *p, const dw_peer_job *job,
                            dw_peer_publish_report *report, dw_error *err);
 
 #endif

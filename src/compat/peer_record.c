@@ -183,10 +183,8 @@ static dw_status read_record(dw_peer_record *r, const dw_peer *p, dw_error *err)
                                   text.n_bytes, where, err);
         if (status == DW_OK)
             status = add_trl_file(r, err);
-    } else if (status == DW_OK && p->format == DW_PEER_SLIME) {
-        status = dw_peer_read_slime(r, text.bytes, text.n_bytes, where, err);
     } else if (status == DW_OK) {
-        status = dw_peer_read_skyrl(r, text.bytes, text.n_bytes, where, err);
+        status = dw_peer_read_slime(r, text.bytes, text.n_bytes, where, err);
     }
     if (status == DW_OK && r->named_base != DW_NO_VERSION && r->named_base >= r->version)
         status = dw_fail(err, DW_CORRUPT, where,

@@ -1,4 +1,4 @@
-/* Packs changed tensors for slime and SkyRL: one zstd frame, which declares the size of
+/* Packs changed tensors for slime: one zstd frame, which declares the size of
  * its content, and the checksum of the tensor's new bytes.
  *
  *     xor        new XOR old, as many bytes as the tensor
@@ -187,7 +187,7 @@ static dw_status list_bytes(dw_writer *out, const dw_tensor *base, const dw_tens
 
 static dw_status pack_overwrite(ZSTD_CCtx *zstd, dw_writer *out, uint8_t *room,
                                 const dw_tensor *base, const dw_tensor *next,
-                                uint64_t *raw_bytes, dw_error *err)
+                                dw_error *err)
 {
     if (next->n_bytes > UINT32_MAX)
         return dw_fail_tensor(err, DW_UNSUPPORTED, NULL, next->name,
@@ -195,7 +195,6 @@ static dw_status pack_overwrite(ZSTD_CCtx *zstd, dw_writer *out, uint8_t *room,
                               "xor");
     dw_writer list = {0};
     dw_status status = list_bytes(&list, base, next, err);
-    *raw_bytes = list.n_bytes;
     ZSTD_CCtx_setPledgedSrcSize(zstd, list.n_bytes);
     if (status == DW_OK)
         status =
@@ -222,10 +221,8 @@ static dw_status pack_one(void *context, size_t i, unsigned worker, dw_error *er
     if (status == DW_OK) {
         ZSTD_CCtx_setParameter(zstd, ZSTD_c_compressionLevel, LEVEL);
         ZSTD_CCtx_setPledgedSrcSize(zstd, next->n_bytes);
-        pack->raw_bytes[i] = next->n_bytes;
         status = p->options->delta == DW_PEER_OVERWRITE
-                     ? pack_overwrite(zstd, &pack->bytes[i], room, &base, next,
-                                      &pack->raw_bytes[i], err)
+                     ? pack_overwrite(zstd, &pack->bytes[i], room, &base, next, err)
                      : pack_xor(zstd, &pack->bytes[i], room, &base, next, err);
     }
     if (status == DW_OK) {
@@ -252,17 +249,15 @@ dw_status dw_peer_pack_make(dw_peer_pack *out, const dw_peer_changes *changes,
     *out = (dw_peer_pack){
         .frames = dw_alloc_zeroed(n, sizeof *out->frames),
         .checksums = dw_alloc_zeroed(n, sizeof *out->checksums),
-        .raw_bytes = dw_alloc_zeroed(n, sizeof *out->raw_bytes),
         .n = n,
         .bytes = dw_alloc_zeroed(n, sizeof *out->bytes),
         .dims = dw_alloc_zeroed(n, sizeof *out->dims),
     };
     packer p = {out, changes->base + first, changes->next + first, options};
-    dw_status status =
-        out->frames && out->checksums && out->raw_bytes && out->bytes && out->dims
-            ? dw_parallel(dw_worker_count(options->n_threads, n), n, pack_one, &p, NULL,
-                          err)
-            : dw_fail_memory(err, NULL);
+    dw_status status = out->frames && out->checksums && out->bytes && out->dims
+                           ? dw_parallel(dw_worker_count(options->n_threads, n), n,
+                                         pack_one, &p, NULL, err)
+                           : dw_fail_memory(err, NULL);
     if (status != DW_OK)
         dw_peer_pack_release(out);
     return status;
@@ -274,7 +269,6 @@ void dw_peer_pack_release(dw_peer_pack *pack)
         dw_writer_release(&pack->bytes[i]);
     dw_free(pack->frames);
     dw_free(pack->checksums);
-    dw_free(pack->raw_bytes);
     dw_free(pack->bytes);
     dw_free(pack->dims);
     *pack = (dw_peer_pack){0};

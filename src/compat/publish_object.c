@@ -107,17 +107,11 @@ dw_status dw_peer_clear(dw_peer_publisher *p, const char *prefix, const char *re
 size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
                            uint64_t version)
 {
-    switch (format) {
-    case DW_PEER_TRL:
+    if (format == DW_PEER_TRL) {
         snprintf(keys[0], DW_PEER_KEY, "deltas/step_%06" PRIu64 ".safetensors", version);
         snprintf(keys[1], DW_PEER_KEY, "anchors/step_%06" PRIu64 ".safetensors", version);
         return 2;
-    case DW_PEER_SLIME:
-        snprintf(keys[0], DW_PEER_KEY, "weight_v%06" PRIu64 "/" DW_SHARD_INDEX_NAME,
-                 version);
-        return 1;
-    default:
-        snprintf(keys[0], DW_PEER_KEY, "delta-%08" PRIu64 "/manifest.json", version);
-        return 1;
     }
+    snprintf(keys[0], DW_PEER_KEY, "weight_v%06" PRIu64 "/" DW_SHARD_INDEX_NAME, version);
+    return 1;
 }

@@ -98,13 +98,7 @@ static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t ver
                        " has more than 15 digits: no reader here would "
                        "take it for one",
                        out->version);
-    if (p->options.format == DW_PEER_SKYRL && !follows)
-        return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
-                       "SkyRL's versions are only deltas: after version %" PRIu64
-                       " version %" PRIu64 " cannot come",
-                       last, out->version);
-    out->whole =
-        p->options.format != DW_PEER_SKYRL && (!follows || is_due(p, out->version));
+    out->whole = !follows || is_due(p, out->version);
     return DW_OK;
 }
 
@@ -120,14 +114,8 @@ static dw_status write_version(dw_peer_publisher *p, const dw_peer_job *job,
     }
     if (status != DW_OK)
         return status;
-    switch (p->options.format) {
-    case DW_PEER_TRL:
-        return dw_publish_trl(p, job, report, err);
-    case DW_PEER_SLIME:
-        return dw_publish_slime(p, job, report, err);
-    default:
-        return dw_publish_skyrl(p, job, report, err);
-    }
+    return p->options.format == DW_PEER_TRL ? dw_publish_trl(p, job, report, err)
+                                            : dw_publish_slime(p, job, report, err);
 }
 
 static dw_status fail_other(const dw_peer_publisher *p, const dw_peer_job *job,

@@ -84,11 +84,7 @@ static dw_status read_map(dw_peer_record *r, const dw_json *map, const char *whe
         if (!file)
             return dw_fail_tensor(err, DW_CORRUPT, where, name,
                                   "weight_map does not name its file");
-        r->entries[r->n_entries++] = (dw_peer_entry){.name = name,
-                                                     .file = file,
-                                                     .key = name,
-                                                     .n_bytes = UINT64_MAX,
-                                                     .n_packed = UINT64_MAX};
+        r->entries[r->n_entries++] = (dw_peer_entry){.name = name, .file = file};
     }
     char dir[32];
     snprintf(dir, sizeof dir, "weight_v%06" PRIu64, r->version);

@@ -74,8 +74,7 @@ static dw_status find_checksum(dw_payload *out, const dw_peer_entry *e,
 {
     if (out->checksum == DW_CHECKSUM_NONE)
         return DW_OK;
-    out->checksum_text =
-        e->checksum ? e->checksum : dw_safetensors_metadata(file, e->name);
+    out->checksum_text = dw_safetensors_metadata(file, e->name);
     return out->checksum_text
                ? DW_OK
                : dw_fail_tensor(err, DW_CORRUPT, out->where, e->name,
@@ -93,11 +92,6 @@ dw_status dw_peer_payload(dw_payload *out, const dw_peer_record *r,
         return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
                               "it is %s with %u dimensions, not packed bytes",
                               dw_dtype_name(there->dtype), there->n_dims);
-    if (e->n_packed != UINT64_MAX && e->n_packed != there->n_bytes)
-        return dw_fail_tensor(err, DW_CORRUPT, where, e->name,
-                              "it has %" PRIu64
-                              " packed bytes, the manifest says %" PRIu64,
-                              there->n_bytes, e->n_packed);
     *out = (dw_payload){.packed = there->data,
                         .n_packed = (size_t)there->n_bytes,
                         .packing = r->packing,
@@ -225,7 +219,7 @@ static dw_status look_at_file(const dw_peer_settings *settings, const dw_peer_re
     status = dw_name_index_init(&names, b.file.tensors, b.file.n_tensors, err);
     for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
         const dw_peer_entry *e = &r->entries[i];
-        size_t found = dw_name_index_find(&names, e->key);
+        size_t found = dw_name_index_find(&names, e->name);
         dw_payload p;
         status = dw_peer_payload(&p, r, e, &b.file,
                                  found == SIZE_MAX ? NULL : &b.file.tensors[found], where,

@@ -1,19 +1,13 @@
 #!/usr/bin/env bash
 # labels: slow
-# Mirrors deltawire streams to TRL, slime and SkyRL, and back; also after kills.
+# Mirrors deltawire streams to TRL and slime, and back; also after kills.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 8
 ours=$store/ours
-formats='trl slime skyrl'
+formats='trl slime'
 
 mirror() { # FROM TO NAME OPTION...
     deltawire mirror "$1" "$2" --work "work/$3" "${@:4}"
-}
-
-# set_base FORMAT: SkyRL's versions start from a checkpoint that is not in the store
-set_base() {
-    base=()
-    [ "$1" != skyrl ] || base=(--base run/base)
 }
 
 # states URL: the states of all versions of a deltawire stream, oldest first
@@ -21,32 +15,27 @@ states() {
     deltawire log "$1" --json | json '" ".join(v["state"] for v in reversed(o["versions"]))'
 }
 
-# peer_is URL FORMAT VERSION: VERSION is the newest, and no number is repeated or
+# peer_is URL VERSION: VERSION is the newest, and no number is repeated or
 # missing
 peer_is() {
-    local first=0
-    [ "$2" != skyrl ] || first=1
     deltawire log "$1" --json |
-        holds "[v['version'] for v in o['versions']] == list(range($3, $first - 1, -1))"
-    set_base "$2"
-    deltawire verify "$1" "${base[@]}" --quiet >out.verify
+        holds "[v['version'] for v in o['versions']] == list(range($2, -1, -1))"
+    deltawire verify "$1" --quiet >out.verify
 }
 
 it "writes each version in the other formats, with the same number"
 new_stream "$ours" 3
 for format in $formats; do
-    set_base "$format"
     mirror "$ours" "$store/$format" "$format" --as "$format" --once >out.mirror 2>err.mirror
     grep -q '^version 3: [0-9,]* changed' out.mirror
-    peer_is "$store/$format" "$format" 3
-    deltawire pull "$store/$format" --into "pulled-$format" "${base[@]}" --quiet >out.pull
+    peer_is "$store/$format" 3
+    deltawire pull "$store/$format" --into "pulled-$format" --quiet >out.pull
     [ "$(state_of "pulled-$format")" = "$(state_at 3)" ]
 done
 
 it "mirrors them back, bit for bit"
 for format in $formats; do
-    set_base "$format"
-    mirror "$store/$format" "$store/back-$format" "back-$format" --once "${base[@]}" \
+    mirror "$store/$format" "$store/back-$format" "back-$format" --once \
         --json >out.mirror
     [ "$(states "$store/back-$format")" = "$(states "$ours")" ]
     deltawire log "$store/back-$format" --json >out.log
@@ -56,7 +45,6 @@ done
 
 it "does nothing if nothing is new, also without its work directory"
 for format in $formats; do
-    set_base "$format"
     mirror "$ours" "$store/$format" "$format" --once --json | tail -n 1 |
         holds 'o == {"event": "done", "from_version": 3, "version": 3, "versions": 0}'
     rm -r "work/$format"
@@ -66,12 +54,11 @@ done
 
 it "follows as the stream grows, both ways at once"
 for format in $formats; do
-    set_base "$format"
     start "to-$format" mirror "$ours" "$store/$format" --work "work/$format" --until 5 \
         --interval 0.2 --json
     to=$!
     start "back-$format" mirror "$store/$format" "$store/back-$format" \
-        --work "work/back-$format" --until 5 --interval 0.2 "${base[@]}"
+        --work "work/back-$format" --until 5 --interval 0.2
     pids="${pids:-} $to $!"
 done
 publish_step "$ours" 4
@@ -80,8 +67,7 @@ for pid in $pids; do
     ends "$pid" 0
 done
 for format in $formats; do
-    set_base "$format"
-    peer_is "$store/$format" "$format" 5
+    peer_is "$store/$format" 5
     [ "$(states "$store/back-$format")" = "$(states "$ours")" ]
     grep -q '"event":"version","from_version":5,"version":5,' "out.to-$format"
 done
@@ -91,7 +77,6 @@ publish_step "$ours" 6
 publish_step "$ours" 7
 publish_step "$ours" 8
 for format in $formats; do
-    set_base "$format"
     for _ in $(seq 8); do
         start killed mirror "$ours" "$store/killed-$format" --as "$format" \
             --work "work/killed-$format" --once
@@ -100,16 +85,16 @@ for format in $formats; do
         kill -9 $killed 2>/dev/null || true
         wait $killed 2>/dev/null || true
         start killed mirror "$store/killed-$format" "$store/killed-back-$format" \
-            --work "work/killed-back-$format" --once "${base[@]}"
+            --work "work/killed-back-$format" --once
         killed=$!
         sleep "0.$((RANDOM % 4))$((RANDOM % 10))"
         kill -9 $killed 2>/dev/null || true
         wait $killed 2>/dev/null || true
     done
     mirror "$ours" "$store/killed-$format" "killed-$format" --as "$format" --once --quiet
-    peer_is "$store/killed-$format" "$format" 8
+    peer_is "$store/killed-$format" 8
     mirror "$store/killed-$format" "$store/killed-back-$format" "killed-back-$format" --once \
-        "${base[@]}" --quiet
+        --quiet
     [ "$(states "$store/killed-back-$format")" = "$(states "$ours")" ]
 done
 
@@ -130,7 +115,6 @@ mirror "$ours" "$store/late" late --once --json | sed -n 1p |
     holds 'o["from_version"] == 8 and o["whole"]'
 mirror "$ours" "$store/later" later --as trl --once --quiet
 deltawire log "$store/later" --json | holds '[v["version"] for v in o["versions"]] == [8]'
-fails 7 "SkyRL.*cannot come" mirror "$ours" "$store/skyrl" skyrl --once
 mirror "$store/later" "$store/renumbered" renumbered --once >out.mirror 2>err.mirror
 grep -q '^version 8 is version 0 there: the whole model' out.mirror
 grep -q "1 version was written, the newest is 0, made of FROM's version 8$" err.mirror
@@ -141,11 +125,10 @@ fails 6 "neither a deltawire stream nor" mirror "$store/nothing" "$store/copy" n
 fails 8 "versions of trl are here" mirror "$ours" "$store/trl" x1 --as slime --once
 fails 8 "versions of slime are here" mirror "$store/trl" "$store/slime" x2 --as deltawire --once
 fails 8 "not written by a mirror" mirror "$store/trl" "$ours" x3 --once
-fails 6 "name the checkpoint .* with --base" mirror "$store/skyrl" "$store/copy" x4 --once
 deltawire keygen a.key --quiet >/dev/null
 fails 11 "carry no signature" mirror "$store/trl" "$store/copy" x5 --once --trust a.key.pub
 fails 2 "none of deltawire, trl" mirror "$ours" "$store/copy" x6 --as floppy --once
-fails 2 "skyrl has no such choice" mirror "$ours" "$store/copy" x7 --as skyrl --codec gap
+fails 2 "slime has no such choice" mirror "$ours" "$store/copy" x7 --as slime --trl v1
 deltawire synth -o other --params 200K --steps 1 --write checkpoints --json >/dev/null
 deltawire publish "$store/other" other/base --quiet >/dev/null
 deltawire publish "$store/other" other/step_000001 --quiet >/dev/null

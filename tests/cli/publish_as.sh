@@ -17,7 +17,7 @@ head_is() {
 }
 
 it "writes one version after the other, and reports sizes and times"
-for format in trl slime skyrl; do
+for format in trl slime; do
     base=()
     [ "$format" = trl ] || base=(--base-ckpt run/base)
     for step in 1 2 3; do
@@ -64,14 +64,13 @@ ends $two 0
 head_is watched 3 4
 
 it "refuses what does not fit, and writes nothing"
-fails 2 "none of trl, slime, skyrl" deltawire publish "$store/n" run/base --as floppy
+fails 2 "none of trl, slime" deltawire publish "$store/n" run/base --as floppy
 fails 2 "go only with --as" deltawire publish "$store/n" run/base --codec xor
 fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --step 5
 fails 2 "no place for it" deltawire publish "$store/n" run/base --as trl --fork "$store/x"
 fails 2 "begin with a whole one" deltawire publish "$store/n" run/base --as trl --base-ckpt run/base
 fails 2 "no codec gap" deltawire publish "$store/n" run/base --as trl --trl v1 --codec gap
 fails 2 "neither xor nor overwrite" deltawire publish "$store/n" run/base --as slime --codec gap
-fails 2 "only deltas" deltawire publish "$store/n" run/base --as skyrl
 deltawire synth -o wide --params 100K --steps 1 --dtype f32 --write checkpoints --json >/dev/null
 fails 7 "only BF16, and this is F32" deltawire publish "$store/n" wide/base --as trl
 fails 8 "versions of trl are here" deltawire publish "$store/trl" run/step_000001 --as slime

@@ -135,18 +135,11 @@ static void test_kill_slime(void **state)
     kill_everywhere(BUCKET_SLIME, 1);
 }
 
-static void test_kill_skyrl(void **state)
-{
-    (void)state;
-    kill_everywhere(BUCKET_SKYRL, 3);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_trl),
         cmocka_unit_test(test_kill_slime),
-        cmocka_unit_test(test_kill_skyrl),
     };
     return cmocka_run_group_tests(tests, make_world, temp_dir_remove);
 }

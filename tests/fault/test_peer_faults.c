@@ -54,8 +54,8 @@ static void test_store_faults(void **state)
     (void)state;
     static const dw_fault_kind kinds[] = {DW_FAULT_FAIL, DW_FAULT_DENY, DW_FAULT_SHORT,
                                           DW_FAULT_STALE, DW_FAULT_CORRUPT};
-    static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS, BUCKET_SKYRL};
-    for (size_t b = 0; b < 3; b++) {
+    static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS};
+    for (size_t b = 0; b < 2; b++) {
         dw_store *store = peer_make_bucket(buckets[b]);
         kit_faults none = {.on = false};
         fail_once(buckets[b], store, &none);
@@ -93,15 +93,14 @@ static dw_status sweep(dw_error *err)
 static void test_allocations(void **state)
 {
     (void)state;
-    static const peer_bucket kinds[] = {BUCKET_TRL, BUCKET_SLIME, BUCKET_SKYRL};
-    for (size_t k = 0; k < 3; k++) {
+    static const peer_bucket kinds[] = {BUCKET_TRL, BUCKET_SLIME};
+    for (size_t k = 0; k < 2; k++) {
         swept = peer_make_bucket(kinds[k]);
         for (char digit = '3'; digit <= '6'; digit++) { /* these are enough */
-            char prefix[3][32];
+            char prefix[2][32];
             snprintf(prefix[0], 32, "deltas/step_00000%c", digit);
             snprintf(prefix[1], 32, "weight_v00000%c", digit);
-            snprintf(prefix[2], 32, "delta-0000000%c", digit);
-            for (size_t i = 0; i < 3; i++)
+            for (size_t i = 0; i < 2; i++)
                 kit_remove_all(swept, prefix[i]);
         }
         fail_every_allocation(sweep, NULL);

@@ -1,4 +1,4 @@
-"""Readers of TRL's buckets, slime's directories and SkyRL's manifests. They work like those
+"""Readers of TRL's buckets and slime's directories. They work like those
 systems' own readers, with the stock safetensors package, zlib, and the system's zstd and xxHash,
 and do not use the library.
 
@@ -15,8 +15,6 @@ import safetensors
 
 from peer_writers import CHECKSUMS
 
-SKYRL_RECORD = {"name", "dtype", "shape", "uncompressed_num_bytes", "compressed_num_bytes",
-                "payload_file", "payload_key", "checksum", "checksum_algorithm"}
 
 
 def load(path):
@@ -154,31 +152,4 @@ def read_slime(root, base=None):
     return found
 
 
-# ---- SkyRL ----
-
-def read_skyrl(root, base, first=0):
-    found = {first: base}
-    for version, where in sorted(numbers(root, r"delta-(\d{8,})").items()):
-        manifest = json.loads((where / "manifest.json").read_text())
-        assert (manifest["version"], manifest["base_version"]) == (version, version - 1)
-        new = dict(found[version - 1])
-        files = {file: load(where / file)[0] for file in manifest["payload_files"]}
-        assert sorted(p.name for p in where.glob("*.safetensors")) == sorted(files)
-        assert sum(map(len, files.values())) == len(manifest["tensors"])
-        for record in manifest["tensors"]:
-            assert record.keys() == SKYRL_RECORD  # its reader accepts no other
-            assert record["checksum_algorithm"] == "xxh3-128"
-            name = record["name"]
-            dtype, _, data = files[record["payload_file"]][record["payload_key"]]
-            assert dtype == "U8" and len(data) == record["compressed_num_bytes"]
-            new[name] = unpack(new[name], data, "xor")
-            assert len(new[name]) == record["uncompressed_num_bytes"]
-            assert record["checksum"] == CHECKSUMS["xxh3-128"](new[name])
-        for total in ("uncompressed_num_bytes", "compressed_num_bytes"):
-            assert manifest["total_" + total] == sum(r[total] for r in manifest["tensors"])
-        found[version] = new
-    del found[first]
-    return found
-
-
-READERS = {"trl": read_trl, "slime": read_slime, "skyrl": read_skyrl}
+READERS = {"trl": read_trl, "slime": read_slime}

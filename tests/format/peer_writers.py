@@ -1,4 +1,4 @@
-"""Independent writers of TRL's buckets, slime's directories and SkyRL's manifests, with the stock
+"""Independent writers of TRL's buckets and slime's directories, with the stock
 safetensors package, zlib, and the system's zstd and xxHash.
 
 A model is a dict of name -> decoder.Tensor. Each writer takes a directory and puts one
@@ -189,28 +189,3 @@ def slime_put_whole(root, model, version, n_files=2):
     return slime_write(root, version, in_files(model, n_files),
                        {"version": f"{version:06d}",
                         "total_size": sum(len(t.data) for t in model.values())})
-
-
-# ---- SkyRL ----
-
-def skyrl_put(root, base, new, version, base_version, n_files=2):
-    where = root / f"delta-{version:08d}"
-    where.mkdir(parents=True)
-    frames = {n: packed(xor_frame(base[n].data, new[n].data)) for n in changed_names(base, new)}
-    rows, files = [], []
-    for i, tensors in enumerate(in_files(frames, n_files)):
-        file = f"delta-rank{0:05d}-file{i:06d}.safetensors"
-        (where / file).write_bytes(stock_save(tensors, None))
-        files.append(file)
-        rows += [{"name": n, "dtype": "torch." + STOCK_NAMES[new[n].dtype],
-                  "shape": list(new[n].shape),
-                  "uncompressed_num_bytes": len(new[n].data),
-                  "compressed_num_bytes": len(t.data), "payload_file": file,
-                  "payload_key": n, "checksum": xxh3_128(new[n].data),
-                  "checksum_algorithm": "xxh3-128"} for n, t in tensors.items()]
-    manifest = {"version": version, "base_version": base_version, "tensors": rows,
-                "payload_files": files,
-                "totals": {"num_tensors": len(rows),
-                           "compressed_num_bytes": sum(r["compressed_num_bytes"] for r in rows)}}
-    (where / "manifest.json").write_text(json.dumps(manifest))
-    return where

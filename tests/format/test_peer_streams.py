@@ -94,15 +94,11 @@ def slime(root, versions, encoding, checksum):
                             n_files=1 + v % 3)
 
 
-@pytest.fixture(params=["xor/xxh3-128", "overwrite/adler32", "skyrl"])
+@pytest.fixture(params=["xor/xxh3-128", "overwrite/adler32"])
 def packed(request, tmp_path):
     versions = make_versions(SHAPES, N_VERSIONS)
     root = tmp_path / "shared"
-    if request.param == "skyrl":
-        for v in range(1, N_VERSIONS + 1):
-            peers.skyrl_put(root, versions[v - 1], versions[v], v, v - 1)
-    else:
-        slime(root, versions, *request.param.split("/"))
+    slime(root, versions, *request.param.split("/"))
     return root, versions, {"--base": save(tmp_path / "base", versions[0])}
 
 
@@ -229,10 +225,7 @@ def test_a_run_that_was_started_again(packed, tmp_path):
     others = make_versions(SHAPES, N_VERSIONS, seed=2)
     others[0] = versions[0]
     for v in range(1, 4):
-        if root.name == "shared" and "weight" in str(path):
-            peers.slime_put(root, others[v - 1], others[v], v, v - 1)
-        else:
-            peers.skyrl_put(root, others[v - 1], others[v], v, v - 1)
+        peers.slime_put(root, others[v - 1], others[v], v, v - 1)
     failed = run("pull", root, "--into", tmp_path / "m", *flat(options), code=4)
     assert "started again" in failed["error"]["text"]
     assert stock_read(tmp_path / "m" / "model.safetensors") == versions[2]

@@ -1,4 +1,4 @@
-/* Buckets of TRL, slime and SkyRL in a store, as those systems write them, and the
+/* Buckets of TRL and slime in a store, as those systems write them, and the
  * expected weights of each version. */
 #ifndef DW_TEST_PEER_KIT_H
 #define DW_TEST_PEER_KIT_H
@@ -247,54 +247,12 @@ static inline void peer_put_slime_whole(dw_store *store, unsigned v)
     peer_put_text(store, key, index);
 }
 
-/* ---- SkyRL ---- */
-
-static inline void peer_put_skyrl(dw_store *store, unsigned from, unsigned v)
-{
-    static peer_frame frames[PEER_TENSORS];
-    dw_tensor packed[PEER_TENSORS];
-    char key[96], text[4096];
-    size_t n_packed = 0;
-    size_t n = (size_t)snprintf(
-        text, sizeof text, "{\"version\":%u,\"base_version\":%u,\"tensors\":[", v, from);
-    for (size_t t = 0; t < PEER_TENSORS; t++) {
-        const dw_tensor *old = &peer_model[from][t], *next = &peer_model[v][t];
-        if (memcmp(old->data, next->data, (size_t)next->n_bytes) == 0)
-            continue;
-        peer_make_frame(&frames[t], old, next, DW_PACKING_XOR, DW_CHECKSUM_XXH3_128);
-        n += (size_t)snprintf(
-            text + n, sizeof text - n,
-            "%s{\"name\":\"%s\",\"dtype\":\"torch.bfloat16\",\"shape\":[%s],"
-            "\"uncompressed_num_bytes\":%" PRIu64 ",\"compressed_num_bytes\":%" PRIu64
-            ",\"payload_file\":\"delta-rank00000-file000000.safetensors\","
-            "\"payload_key\":\"%s\",\"checksum\":\"%s\","
-            "\"checksum_algorithm\":\"xxh3-128\"}",
-            n_packed > 0 ? "," : "", next->name,
-            t == 0   ? "8,10"
-            : t == 1 ? "9"
-                     : "6",
-            next->n_bytes, frames[t].n, next->name, frames[t].checksum);
-        packed[n_packed++] = (dw_tensor){.name = next->name,
-                                         .dtype = DW_U8,
-                                         .n_dims = 1,
-                                         .dims = &frames[t].n,
-                                         .n_bytes = frames[t].n,
-                                         .data = frames[t].bytes};
-    }
-    snprintf(text + n, sizeof text - n, "],\"payload_files\":[],\"totals\":{}}");
-    snprintf(key, sizeof key, "delta-%08u/delta-rank00000-file000000.safetensors", v);
-    peer_put_file(store, key, packed, n_packed, NULL, 0);
-    snprintf(key, sizeof key, "delta-%08u/manifest.json", v);
-    peer_put_text(store, key, text);
-}
-
 /* ---- whole buckets ---- */
 
 typedef enum peer_bucket {
     BUCKET_TRL,   /* anchors 1 and 4; version 5 has no file */
     BUCKET_SLIME, /* xor and overwrite in turns; 4 is whole */
     BUCKET_SLIME_DELTAS,
-    BUCKET_SKYRL,
     N_BUCKETS
 } peer_bucket;
 
@@ -310,11 +268,9 @@ static inline dw_store *peer_make_bucket(peer_bucket kind)
             peer_put_delta(store, v == 6 ? 4 : v - 1, v, "raw");
         else if (kind == BUCKET_SLIME && v == 4)
             peer_put_slime_whole(store, v);
-        else if (kind == BUCKET_SLIME || kind == BUCKET_SLIME_DELTAS)
+        else
             peer_put_slime(store, v - 1, v, v % 2 ? DW_PACKING_XOR : DW_PACKING_OVERWRITE,
                            v % 3 ? DW_CHECKSUM_XXH3_128 : DW_CHECKSUM_ADLER32);
-        else
-            peer_put_skyrl(store, v - 1, v);
     }
     return store;
 }
@@ -324,7 +280,7 @@ static inline bool peer_has_version(peer_bucket kind, uint64_t v)
     return v >= 1 && v <= PEER_VERSIONS && (kind != BUCKET_TRL || v != 5);
 }
 
-/* Writes version 0, which slime and SkyRL start from. */
+/* Writes version 0, which slime starts from. */
 static inline void peer_put_base(const char *path)
 {
     dw_error err = {0};

@@ -1,4 +1,4 @@
-/* Packed tensors: those of slime and SkyRL unpack, and hostile frames are refused. */
+/* Packed tensors: those of slime unpack, and hostile frames are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -36,8 +36,6 @@ static void test_names(void **state)
         {DW_PEER_TRL, "deltas/step_99999999999999999999.safetensors", UINT64_MAX},
         {DW_PEER_SLIME, "weight_v000007/model.safetensors.index.json", 7},
         {DW_PEER_SLIME, "weight_v000007/model-00000-of-00001.safetensors", UINT64_MAX},
-        {DW_PEER_SKYRL, "delta-00000007/manifest.json", 7},
-        {DW_PEER_SKYRL, "delta-000007/manifest.json", UINT64_MAX},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t version = 0;
@@ -62,7 +60,7 @@ static void test_formats(void **state)
 {
     (void)state;
     dw_peer_format f;
-    for (dw_peer_format i = DW_PEER_TRL; i <= DW_PEER_SKYRL; i++)
+    for (dw_peer_format i = DW_PEER_TRL; i <= DW_PEER_SLIME; i++)
         assert_true(dw_peer_format_from_name(&f, dw_peer_format_name(i)) && f == i);
     assert_string_equal(dw_peer_format_name((dw_peer_format)9), "?");
     assert_false(dw_peer_format_from_name(&f, "?"));
@@ -74,8 +72,7 @@ static void test_detect(void **state)
     dw_error err = {0};
     dw_peer_format format;
     dw_peer *peer;
-    static const dw_peer_format wanted[] = {DW_PEER_TRL, DW_PEER_SLIME, DW_PEER_SLIME,
-                                            DW_PEER_SKYRL};
+    static const dw_peer_format wanted[] = {DW_PEER_TRL, DW_PEER_SLIME, DW_PEER_SLIME};
     dw_store *store = kit_mem_store();
     assert_fails(dw_peer_detect(store, &format, &err), DW_NOT_FOUND, &err);
     assert_fails(dw_peer_open(&peer, store, &err), DW_NOT_FOUND, &err);
@@ -158,7 +155,7 @@ static void test_what_changed_is_read_again(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_store *store = peer_make_bucket(BUCKET_SKYRL);
+    dw_store *store = peer_make_bucket(BUCKET_SLIME_DELTAS);
     dw_peer *peer;
     dw_peer_version_info info;
     const uint64_t *versions;
@@ -166,7 +163,7 @@ static void test_what_changed_is_read_again(void **state)
     assert_ok(dw_peer_open(&peer, store, &err), &err);
     assert_ok(dw_peer_version(peer, 3, &info, &err), &err);
     assert_int_equal(info.base, 2);
-    peer_put_skyrl(store, 1, 3);
+    peer_put_slime(store, 1, 3, DW_PACKING_XOR, DW_CHECKSUM_XXH3_128);
     assert_ok(dw_peer_list(peer, &versions, &n, &err), &err);
     assert_ok(dw_peer_version(peer, 3, &info, &err), &err);
     assert_int_equal(info.base, 1);
@@ -175,12 +172,6 @@ static void test_what_changed_is_read_again(void **state)
 }
 
 /* ---- hostile records ---- */
-
-#define T                                                                                \
-    "\"name\":\"a\",\"shape\":[1],\"uncompressed_num_bytes\":2,"                         \
-    "\"compressed_num_bytes\":3,\"payload_key\":\"a\""
-#define S "\"checksum\":\"0\",\"checksum_algorithm\":\"xxh3-128\""
-#define P "\"payload_file\":\"p.safetensors\""
 
 static const struct {
     dw_peer_format format;
@@ -211,28 +202,6 @@ static const struct {
     {DW_PEER_SLIME, DW_CORRUPT, "does not come before it",
      "{\"metadata\":{\"delta_encoding\":\"xor\",\"base_version\":\"000007\","
      "\"compression_format\":\"zstd\"},\"weight_map\":{}}"},
-    {DW_PEER_SKYRL, DW_OK, "",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[{" T "," S "," P "}]}"},
-    {DW_PEER_SKYRL, DW_OK, "", "{\"version\":7,\"base_version\":6,\"tensors\":[]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "lacks its version",
-     "{\"version\":7,\"base_version\":-1,\"tensors\":[]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "lacks its version", "{\"version\":7,\"tensors\":[]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "says that it is 8",
-     "{\"version\":8,\"base_version\":6,\"tensors\":[]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "does not come before it",
-     "{\"version\":7,\"base_version\":9,\"tensors\":[]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "lacks its name",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[{}]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "lacks its name",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[3]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "come together",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[{" T ",\"checksum\":\"0\"," P "}]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "plain name",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[{" T "," S
-     ",\"payload_file\":\"/etc/x.safetensors\"}]}"},
-    {DW_PEER_SKYRL, DW_CORRUPT, "comes twice",
-     "{\"version\":7,\"base_version\":6,\"tensors\":[{" T "," S "," P "},{" T "," S "," P
-     "}]}"},
 };
 
 static void test_hostile_records(void **state)

@@ -1,4 +1,4 @@
-/* Versions written for TRL, slime and SkyRL, read back by their readers. tests/format has
+/* Versions written for TRL and slime, read back by their readers. tests/format has
  * readers in Python that do not use the library. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -177,7 +177,6 @@ static const way ways[] = {
      .format = DW_PEER_SLIME,
      .max_shard_bytes = 5000,
      .has_base = true},
-    {.name = "skyrl", .format = DW_PEER_SKYRL, .max_shard_bytes = 1000, .has_base = true},
 };
 #define N_WAYS (sizeof ways / sizeof *ways)
 
@@ -287,7 +286,7 @@ static void test_every_way(void **state)
         }
         dw_peer_publisher_close(p);
         assert_int_equal(check_versions(&m, store, options.base), 7);
-        /* a version is one TRL file, an index with shards, a manifest with payloads */
+        /* a version is one TRL file, or an index with shards */
         if (w->format == DW_PEER_TRL)
             assert_int_equal(kit_find(store, "", "", NULL), 7);
         if (w->max_shard_bytes == 1000)
@@ -347,14 +346,9 @@ static void test_numbers(void **state)
         assert_false(publish(p, &m, 11).is_whole);
         /* if a number is skipped it cannot be a delta, because readers go one by one */
         net_step(&m);
-        if (w->format == DW_PEER_SKYRL)
-            assert_fails(dw_peer_publisher_publish(p, 14, &report, &err), DW_UNSUPPORTED,
-                         &err);
-        else
-            assert_true(publish(p, &m, 14).is_whole);
+        assert_true(publish(p, &m, 14).is_whole);
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, store, options.base),
-                         w->format == DW_PEER_SKYRL ? 2 : 3);
+        assert_int_equal(check_versions(&m, store, options.base), 3);
         dw_store_close(store);
         net_free(&m);
     }
@@ -408,12 +402,10 @@ static void test_refusals(void **state)
     net_make(&mixed, DW_PEER_SLIME);
     net_make(&plain, DW_PEER_TRL);
     dw_store *store = kit_mem_store();
-    dw_peer_publish_options trl, slime, skyrl;
+    dw_peer_publish_options trl, slime;
     dw_peer_publish_options_init(&trl, DW_PEER_TRL);
     dw_peer_publish_options_init(&slime, DW_PEER_SLIME);
-    dw_peer_publish_options_init(&skyrl, DW_PEER_SKYRL);
     expect_refusal(store, mixed.tensors, N_TENSORS, &trl, DW_UNSUPPORTED, "b.bias");
-    expect_refusal(store, mixed.tensors, N_TENSORS, &skyrl, DW_INVALID, "base");
     dw_peer_publish_options wrong = trl;
     wrong.trl_layout = 1; /* it has no gaps */
     expect_refusal(store, plain.tensors, N_TENSORS, &wrong, DW_INVALID, "layout 1");
@@ -508,11 +500,8 @@ static void test_leftovers(void **state)
         {DW_PEER_SLIME,
          {"weight_v000002/model-00000-of-00001.safetensors",
           "weight_v000002/model-00007-of-00009.safetensors"}},
-        {DW_PEER_SKYRL,
-         {"delta-00000002/delta-rank00000-file000000.safetensors",
-          "delta-00000002/delta-rank00000-file000009.safetensors"}},
     };
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_error err = {0};
         net m;
         net_make(&m, cases[i].format);
@@ -602,7 +591,7 @@ static uint64_t run_one(const way *w, dw_fault_kind kind, uint64_t first, uint64
  * N_KINDS. */
 static void run_all(uint64_t span, unsigned every)
 {
-    static const size_t picked[] = {2, 4, 6}; /* trl 3 gap, slime overwrite, skyrl */
+    static const size_t picked[] = {2, 4, 5}; /* trl 3 gap, slime overwrite, slime base */
     every = kit_one_in(every, 7);
     unsigned turn = 0;
     for (size_t i = 0; i < sizeof picked / sizeof *picked; i++) {
@@ -642,7 +631,7 @@ static void test_weights_move_on(void **state)
                  {DW_FAULT_CORRUPT, "get", 1},
                  {DW_FAULT_STALE, "list", 1},
                  {DW_FAULT_STALE, "list", 2}};
-    static const size_t picked[] = {0, 2, 4, 6};
+    static const size_t picked[] = {0, 2, 4, 5};
     for (size_t i = 0; i < 4 * 4; i++) {
         const way *w = &ways[picked[i / 4]];
         dw_error err = {0};
@@ -656,9 +645,7 @@ static void test_weights_move_on(void **state)
         dw_store *inner = kit_mem_store();
         kit_faults faults = {.kind = cases[i % 4].kind,
                              .operation = cases[i % 4].operation,
-                             .part = w->format == DW_PEER_TRL     ? "delta"
-                                     : w->format == DW_PEER_SLIME ? "weight_v"
-                                                                  : "delta-",
+                             .part = w->format == DW_PEER_TRL ? "delta" : "weight_v",
                              .n = 100};
         dw_store *store = kit_fault_store(inner, &faults);
         dw_peer_publish_options options = options_of(w);

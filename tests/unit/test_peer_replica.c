@@ -1,4 +1,4 @@
-/* Directories that follow TRL's, slime's and SkyRL's versions. */
+/* Directories that follow TRL's and slime's versions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -197,7 +197,7 @@ static void test_nothing_to_start_from(void **state)
     go_wrong(&f, 2, DW_NOT_FOUND, "`base`");
     close_all(&f);
     remove_into(state);
-    f = open_store(peer_make_bucket(BUCKET_SKYRL), false);
+    f = open_store(peer_make_bucket(BUCKET_SLIME_DELTAS), false);
     go_wrong(&f, 2, DW_NOT_FOUND, "the engine's own model");
     close_all(&f);
     remove_into(state);
@@ -236,7 +236,7 @@ static void test_a_base_of_another_model(void **state)
 {
     (void)state;
     dw_error err = {0};
-    following f = open_store(peer_make_bucket(BUCKET_SKYRL), true);
+    following f = open_store(peer_make_bucket(BUCKET_SLIME_DELTAS), true);
     go(&f, 2);
     unlink(f.base);
     assert_ok(dw_checkpoint_write(f.base, peer_model[0], PEER_TENSORS - 1, NULL, &err),
@@ -298,8 +298,6 @@ static void test_a_run_that_was_started_again(void **state)
         go(&f, 2);
         if (kind == BUCKET_TRL)
             peer_put_delta(f.store, 0, 2, "raw");
-        else if (kind == BUCKET_SKYRL)
-            peer_put_skyrl(f.store, 0, 2);
         else
             peer_put_slime(f.store, 0, 2, DW_PACKING_XOR, DW_CHECKSUM_XXH3_128);
         go_wrong(&f, 3, DW_STALE, "started again");
@@ -317,7 +315,7 @@ static void test_other_directories_are_refused(void **state)
     assert_fails(try_open(&again, false, &err), DW_CONFLICT, &err); /* it is in use */
     assert_null(again.replica);
     close_all(&f);
-    f = (following){.store = peer_make_bucket(BUCKET_SKYRL)};
+    f = (following){.store = peer_make_bucket(BUCKET_SLIME_DELTAS)};
     assert_ok(dw_peer_open(&f.peer, f.store, &err), &err);
     assert_fails(try_open(&f, true, &err), DW_MISMATCH, &err);
     assert_non_null(strstr(err.text, "another stream"));
@@ -325,7 +323,7 @@ static void test_other_directories_are_refused(void **state)
     remove_into(state);
     assert_int_equal(mkdir(temp_path("into"), 0777), 0);
     peer_put_base(temp_path("into/model.safetensors"));
-    f = (following){.store = peer_make_bucket(BUCKET_SKYRL)};
+    f = (following){.store = peer_make_bucket(BUCKET_SLIME_DELTAS)};
     assert_ok(dw_peer_open(&f.peer, f.store, &err), &err);
     assert_fails(try_open(&f, true, &err), DW_CONFLICT, &err);
     assert_non_null(strstr(err.text, "no record"));

@@ -79,7 +79,7 @@ static void test_without_a_base(void **state)
     assert_int_equal(sweep(peer_make_bucket(BUCKET_SLIME), false, &report), DW_OK);
     assert_int_equal(report.n_replayed, 3); /* from the whole one on */
     assert_non_null(strstr(notes, "`base`"));
-    assert_int_equal(sweep(peer_make_bucket(BUCKET_SKYRL), false, &report), DW_OK);
+    assert_int_equal(sweep(peer_make_bucket(BUCKET_SLIME_DELTAS), false, &report), DW_OK);
     assert_int_equal(report.n_replayed, 0);
     assert_int_equal(report.n_checked, 0);
 }
@@ -92,9 +92,7 @@ static void test_a_damaged_object(void **state)
         dw_store *store = peer_make_bucket(kind);
         dw_error err = {0};
         dw_writer bytes = {0};
-        const char *key = kind == BUCKET_SKYRL
-                              ? "delta-00000003/delta-rank00000-file000000.safetensors"
-                              : "weight_v000003/model-00000-of-00003.safetensors";
+        const char *key = "weight_v000003/model-00000-of-00003.safetensors";
         assert_ok(dw_store_get_all(store, key, 1u << 20, &bytes, &err), &err);
         bytes.bytes[bytes.n_bytes - 6] ^= 8;
         peer_put(store, key, bytes.bytes, bytes.n_bytes);
@@ -158,7 +156,7 @@ static void test_a_base_that_is_not_there(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_store *store = peer_make_bucket(BUCKET_SKYRL);
+    dw_store *store = peer_make_bucket(BUCKET_SLIME_DELTAS);
     dw_peer *peer;
     const dw_peer_verify_options options = {.struct_bytes = sizeof options,
                                             .base = "/nowhere"};
