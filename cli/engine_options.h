@@ -15,7 +15,8 @@
     "                       environment\n"                                               \
     "  --engine-token-file F  send the token in F to the engines\n"                      \
     "  --engine-timeout S   how long an engine may take for an update (600)\n"           \
-    "  --engine-patience S  go on without an engine after S seconds; default: wait\n"    \
+    "  --engine-patience S  leave an engine behind that does not answer for S seconds\n" \
+    "                       (10 for vLLM and SGLang; none if it could read a mix)\n"     \
     "  --engine-loaded      the engines have loaded DIR as it is now; do not make "      \
     "them\n"                                                                             \
     "                       load it again\n"                                             \

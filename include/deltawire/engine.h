@@ -27,7 +27,8 @@ typedef struct dw_engine dw_engine;
 /* NULL and 0 mean the default. */
 typedef struct dw_engine_options {
     size_t struct_bytes;     /* set by dw_engine_options_init */
-    unsigned pause_ms;       /* the time limit of a pause or a resume; default 30,000 */
+    unsigned pause_ms;       /* the time limit of a pause or a resume; default 10,000, of
+                                a command 30,000 */
     unsigned apply_ms;       /* of an update; default 600,000 */
     unsigned probe_ms;       /* of a probe; default 5,000 */
     const char *token;       /* sent as `Authorization: Bearer`; it is in no message */

@@ -72,10 +72,13 @@ typedef struct dw_rollout_options {
     size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
     bool engines_loaded;  /* they were started from the directory as it is now, so the
                              first contact needs no reload */
-    unsigned patience_ms; /* how long to wait for an engine that is away, from the first
-                             sync that found it away. Then the sync goes on without it,
-                             and it loads the directory when it comes back. Default 0:
-                             wait without limit, and the weights stay as they are */
+    unsigned patience_ms; /* how long to wait for an engine that does not answer. Then it
+                             is left behind: the weights and the other engines go on, and
+                             it loads the directory when it answers. Default: 10,000 for
+                             one that is there and serves from memory of its own (vLLM,
+                             SGLang); no limit for one that has ended, because the next
+                             one starts from the directory, and for one that may read the
+                             directory in place */
     unsigned n_tries;     /* to update a paused engine in one call; default 3 */
     dw_rollout_watch watch;
 } dw_rollout_options;

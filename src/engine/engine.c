@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "deltawire/stream.h"
 
-enum { PAUSE_MS = 30000, APPLY_MS = 600000, PROBE_MS = 5000 };
+enum { COMMAND_MS = 30000, PAUSE_MS = 10000, APPLY_MS = 600000, PROBE_MS = 5000 };
 
 struct dw_engine {
     dw_engine_driver driver;
@@ -81,7 +81,9 @@ dw_status dw_engine_open(dw_engine **out, const char *spec,
     dw_status status = DW_OPTIONS_TAKE(dw_engine_options, &all, options, err);
     if (status != DW_OK)
         return status;
-    all.pause_ms = all.pause_ms ? all.pause_ms : PAUSE_MS;
+    const bool is_exec = spec && strcmp(spec, "exec") == 0;
+    if (all.pause_ms == 0)
+        all.pause_ms = is_exec ? COMMAND_MS : PAUSE_MS;
     all.apply_ms = all.apply_ms ? all.apply_ms : APPLY_MS;
     all.probe_ms = all.probe_ms ? all.probe_ms : PROBE_MS;
     const char *url;
@@ -89,7 +91,7 @@ dw_status dw_engine_open(dw_engine **out, const char *spec,
         return dw_vllm_open(out, url, &all, err);
     if (spec && (url = value_of(spec, "sglang")))
         return dw_sglang_open(out, url, &all, err);
-    if (spec && strcmp(spec, "exec") == 0)
+    if (is_exec)
         return dw_exec_open(out, &all, err);
     /* the text after an unknown name may be secret */
     return dw_fail(err, DW_INVALID, NULL,

@@ -139,12 +139,14 @@ static dw_status apply_stores(step *s, dw_error *err)
     return status;
 }
 
-/* Engines that are paused, or may be, are not resumed: what they read may be a mix. */
+/* Engines that are paused, or may be, and may read the weights in place are not resumed:
+ * what they read may be a mix. */
 static void distrust_paused(dw_rollout *r, const dw_error *err)
 {
     for (size_t i = 0; i < r->n_engines; i++) {
         dw_host_engine *e = &r->engines[i];
-        if (e->state != DW_HOST_NEW && e->state != DW_HOST_RUNNING)
+        if (e->state != DW_HOST_NEW && e->state != DW_HOST_RUNNING &&
+            !dw_engine_has_own_weights(e->engine))
             dw_host_engine_distrust(e, err);
     }
 }
@@ -281,14 +283,26 @@ static dw_status finish_weights(step *s, dw_error *err)
     return status;
 }
 
+/* Whether the engine cannot have loaded the weights of this step: it took the patch over
+ * into memory of its own, or was left out. */
+static bool is_apart(const step *s, const dw_host_engine *e)
+{
+    const bool has_patch = e->by_patch && dw_host_engine_serves(e, s->update.version);
+    return dw_engine_has_own_weights(e->engine) &&
+           (has_patch || e->part == DW_PART_LEFT_OUT);
+}
+
 /* The weights are damaged: no engine may use them. */
 static void stop_engines(step *s, const dw_error *err)
 {
     dw_rollout *r = s->rollout;
     for (size_t i = 0; i < r->n_engines; i++) {
-        if (r->engines[i].part == DW_PART_DONE)
-            r->engines[i].part = DW_PART_FULL;
-        dw_host_engine_distrust(&r->engines[i], err); /* so that nothing resumes it */
+        dw_host_engine *e = &r->engines[i];
+        const bool goes_on = is_apart(s, e);
+        if (e->part != DW_PART_LEFT_OUT)
+            e->part = goes_on ? DW_PART_DONE : DW_PART_FULL;
+        if (!goes_on)
+            dw_host_engine_distrust(e, err); /* so that nothing resumes it */
     }
     dw_host_engines_pause(r, &s->update, NULL);
 }

@@ -6,9 +6,10 @@
 #include "engine/engine.h"
 #include "engine/rollout.h"
 
-#define T_RETRY_MS 50    /* before an update is tried again; doubled each time */
-#define T_REST_MS  1000  /* before an engine that failed is tried again without news */
-#define MAX_REST   60000 /* the same, after many failures */
+#define T_RETRY_MS    50    /* before an update is tried again; doubled each time */
+#define T_REST_MS     1000  /* before an engine that failed is tried again without news */
+#define MAX_REST      60000 /* the same, after many failures */
+#define MAX_HUNG_REST 5000  /* before an engine that hangs is asked again */
 
 const char *dw_engine_state_name(dw_engine_state state)
 {
@@ -124,6 +125,11 @@ static bool means_away(const dw_error *err)
     return err->code == DW_UNAVAILABLE || err->code == DW_NOT_FOUND;
 }
 
+static bool took_long(uint64_t sent)
+{
+    return dw_clock_ms() - sent >= DW_PAUSE_GRACE_MS;
+}
+
 static void is_gone(dw_host_engine *e)
 {
     take_event(e, GONE);
@@ -137,24 +143,30 @@ static void is_gone(dw_host_engine *e)
 
 void dw_host_engine_judge_absence(dw_host_engine *e)
 {
-    const unsigned patience_ms = e->rollout->options.patience_ms;
-    if (e->away_at == 0)
+    unsigned patience_ms = e->rollout->options.patience_ms;
+    /* the stores do not harm it. One that has ended may be reading the directory again,
+     * and one that reads it in place does */
+    if (patience_ms == 0 && e->is_silent && dw_engine_has_own_weights(e->engine))
+        patience_ms = DW_PATIENCE_MS;
+    if (e->away_at == 0 || patience_ms == 0)
         return;
-    if (patience_ms > 0)
-        e->part =
-            dw_clock_ms() - e->away_at >= patience_ms ? DW_PART_LEFT_OUT : DW_PART_FULL;
-    if (e->state == DW_HOST_HUNG && e->answered && dw_engine_has_own_weights(e->engine))
-        e->part = DW_PART_LEFT_OUT;
+    const bool is_over = dw_clock_ms() - e->away_at >= patience_ms;
+    e->part = is_over ? DW_PART_LEFT_OUT : DW_PART_FULL;
+    if (is_over && e->is_silent && !dw_host_engine_hangs(e)) {
+        take_event(e, TIMED_OUT); /* from now on nobody waits for its answers */
+        e->try_at = 0;
+    }
 }
 
-static void is_away(dw_host_engine *e, const dw_error *err)
+/* It does not answer a request that was sent at SENT. */
+static void is_away(dw_host_engine *e, const dw_error *err, uint64_t sent)
 {
-    const uint64_t now = dw_clock_ms();
+    e->is_silent = err->code == DW_UNAVAILABLE && took_long(sent);
     if (err->code == DW_NOT_FOUND)
         is_gone(e);
     set_version(e, DW_NO_VERSION); /* it may come back as another process */
     if (e->away_at == 0)
-        e->away_at = now > 0 ? now : 1;
+        e->away_at = sent > 0 ? sent : 1;
     dw_host_engine_judge_absence(e);
     show(e, DW_ENGINE_AWAY, err);
 }
@@ -171,6 +183,7 @@ static void is_well(dw_host_engine *e)
 {
     e->n_hung = 0;
     e->away_at = 0;
+    e->is_silent = false;
     is_there(e);
 }
 
@@ -187,9 +200,12 @@ void dw_host_engine_probe(dw_host_engine *e)
 {
     dw_error err = {0};
     dw_engine_info info;
+    const uint64_t sent = dw_clock_ms();
+    if (dw_host_engine_hangs(e))
+        return; /* it would take long */
     if (with_code(e, dw_engine_probe(e->engine, &info, &err), &err) != DW_OK) {
         if (means_away(&err))
-            is_away(e, &err);
+            is_away(e, &err, sent);
         else
             show_trouble(e, &err);
         return;
@@ -208,6 +224,16 @@ void dw_host_engine_probe(dw_host_engine *e)
 bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version)
 {
     return !is_mixed(e) && !e->must_reload && e->status.version == version;
+}
+
+void dw_host_engine_release(dw_host_engine *e)
+{
+    dw_host_engine_probe(e);
+    if (e->status.state == DW_ENGINE_AWAY)
+        return;
+    if (e->state == DW_HOST_NEW)
+        take_event(e, UNANSWERED);
+    dw_host_engine_resume(e, NULL);
 }
 
 void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)
@@ -237,11 +263,18 @@ void dw_host_engine_distrust(dw_host_engine *e, const dw_error *err)
         show(e, DW_ENGINE_BROKEN, err);
 }
 
+/* It still hangs. The next try comes later each time. */
+static void back_off(dw_host_engine *e)
+{
+    const uint64_t rest = rest_ms(++e->n_hung);
+    e->try_at = dw_clock_ms() + (rest < MAX_HUNG_REST ? rest : MAX_HUNG_REST);
+}
+
 bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
     dw_host_engine_begin(e);
-    const uint64_t start = dw_clock_ms();
+    const uint64_t sent = dw_clock_ms();
     dw_status status = with_code(e, dw_engine_pause(e->engine, update, &err), &err);
     if (status == DW_OK) {
         e->t_paused = dw_clock_us();
@@ -250,29 +283,32 @@ bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update)
         show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_PAUSED, NULL);
         return true;
     }
-    if (status == DW_UNAVAILABLE && dw_clock_ms() - start >= DW_PAUSE_GRACE_MS) {
+    if (status == DW_UNAVAILABLE && took_long(sent)) {
         take_event(e, TIMED_OUT);
-        dw_host_engine_back_off(e);
+        back_off(e);
     } else {
         take_event(e, UNANSWERED);
     }
-    is_away(e, &err); /* for as long as it cannot be paused */
+    is_away(e, &err, sent); /* for as long as it cannot be paused */
     if (!means_away(&err))
         show_trouble(e, &err);
     return false;
 }
 
-void dw_host_engine_paused_late(dw_host_engine *e)
+void dw_host_engine_retried(dw_host_engine *e, dw_status status,
+                            const dw_error *retry_err)
 {
-    take_event(e, PAUSED);
-    is_well(e);
-    e->try_at = 0;
-    show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
-}
-
-void dw_host_engine_back_off(dw_host_engine *e)
-{
-    e->try_at = dw_clock_ms() + rest_ms(++e->n_hung);
+    dw_error err = *retry_err;
+    if (status == DW_OK) {
+        take_event(e, PAUSED);
+        is_well(e);
+        e->try_at = 0;
+        show(e, is_mixed(e) ? DW_ENGINE_BROKEN : DW_ENGINE_BEHIND, NULL);
+    } else if (with_code(e, status, &err) == DW_NOT_FOUND) {
+        is_away(e, &err, dw_clock_ms());
+    } else {
+        back_off(e);
+    }
 }
 
 void dw_host_engine_give_up(dw_host_engine *e)
@@ -291,6 +327,7 @@ static bool update_once(dw_host_engine *e, const dw_engine_update *update, dw_er
     if (status == DW_OK) {
         take_event(e, UPDATED);
         e->must_reload = false;
+        e->by_patch = update->patch != NULL;
         e->believed = dw_engine_can_probe(e->engine) ? DW_NO_VERSION : update->version;
         set_version(e, update->version);
         show(e, DW_ENGINE_PAUSED, NULL);
@@ -310,6 +347,7 @@ static bool update_once(dw_host_engine *e, const dw_engine_update *update, dw_er
 void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
+    uint64_t sent = 0;
     if (e->state != DW_HOST_PAUSED && e->state != DW_HOST_MIXED)
         return;
     /* load all weights if the patch does not start from its version */
@@ -325,6 +363,7 @@ void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
             dw_sleep_ms(wait_ms);
             wait_ms *= 2;
         }
+        sent = dw_clock_ms();
         done = update_once(e, fits ? update : &whole, &err);
         fits = false;
         if (!done && means_away(&err))
@@ -334,7 +373,7 @@ void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
     e->n_failed = done ? 0 : e->n_failed + 1;
     e->try_at = done ? 0 : dw_clock_ms() + rest_ms(e->n_failed);
     if (!done && means_away(&err))
-        is_away(e, &err);
+        is_away(e, &err, sent);
 }
 
 /* ---- resume ---- */
@@ -342,8 +381,10 @@ void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
 void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
-    if (e->state != DW_HOST_PAUSED || e->rollout->recovering)
+    if (e->state != DW_HOST_PAUSED ||
+        (e->rollout->recovering && !dw_engine_has_own_weights(e->engine)))
         return;
+    const uint64_t sent = dw_clock_ms();
     e->t_resume = dw_clock_us();
     dw_status status = with_code(e, dw_engine_resume(e->engine, update, &err), &err);
     e->t_resumed = dw_clock_us();
@@ -354,7 +395,7 @@ void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
         if (e->status.state == DW_ENGINE_PAUSED || e->status.state == DW_ENGINE_UNKNOWN)
             show(e, is_new ? DW_ENGINE_SERVING : DW_ENGINE_BEHIND, NULL);
     } else if (means_away(&err)) {
-        is_away(e, &err);
+        is_away(e, &err, sent);
     } else {
         show_trouble(e, &err);
     }

@@ -132,19 +132,11 @@ dw_status dw_host_engines_pause(dw_rollout *r, const dw_engine_update *update,
     return DW_UNAVAILABLE;
 }
 
-static void resume_collected(dw_host_engine *e, void *context)
-{
-    const bool *is_collected = context;
-    if (is_collected[e - e->rollout->engines])
-        dw_host_engine_resume(e, NULL);
-}
-
 void dw_host_engines_collect_retries(dw_rollout *r)
 {
-    bool is_collected[DW_MAX_ENGINES];
     for (size_t i = 0; i < r->n_engines; i++)
-        is_collected[i] = dw_host_engine_collect_retry(&r->engines[i]);
-    dw_host_engines_each(r, resume_collected, is_collected);
+        dw_host_engine_collect_retry(&r->engines[i]);
+    report_statuses(r);
 }
 
 /* ---- apply and resume ---- */

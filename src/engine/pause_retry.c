@@ -1,7 +1,8 @@
-/* An engine that does not answer a pause is asked again on a thread of its own, so that
- * the others get their versions meanwhile. While that thread runs, nobody else calls the
- * engine. The thread only pauses the engine. Whether it may be resumed is decided after
- * the join, by what is known of its weights by then. */
+/* An engine that does not answer is asked again on a thread of its own, so that the
+ * others get their versions meanwhile. While that thread runs, nobody else calls the
+ * engine. The thread only pauses it, once it answers at all: a frozen engine would find
+ * all the pauses that it was asked for when it wakes. Whether it may be resumed is
+ * decided after the join, by what is known of its weights by then. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -14,7 +15,10 @@ static void *ask_to_pause(void *context)
     dw_host_engine *e = context;
     static const dw_engine_update none = {.from = DW_NO_VERSION,
                                           .version = DW_NO_VERSION};
-    e->retry.status = dw_engine_pause(e->engine, &none, &e->retry.err);
+    dw_engine_info info;
+    e->retry.status = dw_engine_probe(e->engine, &info, &e->retry.err);
+    if (e->retry.status != DW_UNAVAILABLE)
+        e->retry.status = dw_engine_pause(e->engine, &none, &e->retry.err);
     atomic_store(&e->retry.done, true);
     return NULL;
 }
@@ -31,17 +35,13 @@ void dw_host_engine_retry_pause(dw_host_engine *e)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-bool dw_host_engine_collect_retry(dw_host_engine *e)
+void dw_host_engine_collect_retry(dw_host_engine *e)
 {
     if (!e->retry.running || !atomic_load(&e->retry.done))
-        return false;
+        return;
     pthread_join(e->retry.thread, NULL);
     e->retry.running = false;
-    if (e->retry.status == DW_OK)
-        dw_host_engine_paused_late(e);
-    else
-        dw_host_engine_back_off(e);
-    return e->retry.status == DW_OK;
+    dw_host_engine_retried(e, e->retry.status, &e->retry.err);
 }
 
 void dw_host_engine_end_retry(dw_host_engine *e)

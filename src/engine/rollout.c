@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/options.h"
+#include "engine/engine.h"
 #include "engine/four_phase.h"
 #include "follow/follower.h"
 
@@ -45,14 +46,25 @@ static dw_status check_lock(const char *into, dw_error *err)
     return status;
 }
 
+/* Whether STATUS means that the patch is not one for these weights. */
+static bool is_damage(dw_status status)
+{
+    return status == DW_CORRUPT || status == DW_STALE || status == DW_MISMATCH ||
+           status == DW_UNSUPPORTED;
+}
+
 /* A killed process left weights half written. The follower finishes them as soon as it
- * opens, so the engines, which may read them, must be paused before, and none is resumed
- * until it is done. An engine that is gone does not read. */
-static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *err)
+ * opens, so the engines, which may read them, must be paused before, and none that reads
+ * them in place is resumed until it is done. An engine that is gone does not read. If the
+ * patch is damaged, the follower does not store it, and no engine is paused for it. */
+static dw_status pause_for_recovery(dw_rollout *r, const char *into, unsigned n_threads,
+                                    dw_error *err)
 {
     dw_status status = r->follower ? DW_OK : check_lock(into, err);
+    if (status == DW_OK)
+        status = dw_weights_check_interrupted(into, n_threads, err);
     if (status != DW_OK)
-        return status;
+        return is_damage(status) ? DW_OK : status;
     r->recovering = true;
     status = dw_host_engines_pause(r, NULL, err);
     for (size_t i = 0; status != DW_OK && i < r->n_engines; i++) {
@@ -60,6 +72,7 @@ static dw_status pause_for_recovery(dw_rollout *r, const char *into, dw_error *e
         if (e->t_paused == 0 && e->status.error.code != DW_NOT_FOUND)
             return dw_host_engine_fail(e, err);
     }
+    r->all_stand = true;
     return DW_OK;
 }
 
@@ -71,21 +84,78 @@ static void ask_label(dw_host_engine *e, void *context)
 
 /* The stream cannot be opened, but the half-written weights are finished. The engines
  * that were paused for this are resumed with these weights. */
-static void serve_recovered(dw_rollout *r, const dw_follow_options *follow)
+static bool serve_recovered(dw_rollout *r, const dw_follow_options *follow)
 {
     dw_position at;
     dw_update_paths paths = {0};
     dw_engine_update update;
     dw_handover handover;
     /* the follower may have failed at a later request to the store */
-    if (dw_weights_recover(follow, NULL) == DW_OK &&
+    const bool done =
+        r->all_stand && dw_weights_recover(follow, NULL) == DW_OK &&
         dw_weights_recovered(&at, follow->into, NULL) == DW_OK &&
-        dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK) {
+        dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK;
+    if (done) {
         r->recovering = false;
         dw_host_engines_each(r, ask_label, NULL);
         dw_handover_apply(&handover, r, &update);
         dw_handover_resume(&handover);
     }
+    dw_update_paths_release(&paths);
+    return done;
+}
+
+static void release_engine(dw_host_engine *e, void *context)
+{
+    const bool *is_whole = context;
+    if (*is_whole || dw_engine_has_own_weights(e->engine))
+        dw_host_engine_release(e);
+}
+
+static bool is_stuck(const dw_host_engine *e)
+{
+    return e->state == DW_HOST_PAUSED && e->status.state != DW_ENGINE_AWAY;
+}
+
+static void check_engine(dw_host_engine *e, void *context);
+
+static void update_stuck(dw_host_engine *e, void *context)
+{
+    if (is_stuck(e))
+        check_engine(e, context);
+}
+
+static bool any_is_stuck(const dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_engines; i++)
+        if (is_stuck(&r->engines[i]))
+            return true;
+    return false;
+}
+
+/* The follower cannot be opened. An engine whose weights are whole serves them, also if
+ * it was found paused. Another one gets those of the directory, if they are whole.
+ * PENDING: they may be half written. */
+static void serve_what_is_there(dw_rollout *r, const dw_follow_options *follow,
+                                bool pending)
+{
+    dw_position at;
+    dw_update_paths paths = {0};
+    dw_engine_update update;
+    if (check_lock(follow->into, NULL) != DW_OK)
+        return; /* another process may have paused them */
+    bool is_whole = pending && dw_weights_check_whole(&at, follow->into,
+                                                      follow->n_threads, NULL) == DW_OK;
+    r->recovering = r->recovering && !is_whole;
+    dw_host_engines_each(r, release_engine, &is_whole);
+    if (!any_is_stuck(r))
+        return;
+    if (!pending)
+        is_whole =
+            dw_weights_check_whole(&at, follow->into, follow->n_threads, NULL) == DW_OK;
+    if (is_whole &&
+        dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK)
+        dw_host_engines_each(r, update_stuck, &update);
     dw_update_paths_release(&paths);
 }
 
@@ -96,7 +166,7 @@ dw_status dw_rollout_start_over(dw_rollout *r, dw_error *err)
     dw_status status =
         r->n_engines > 0 ? dw_follower_pending(into, &pending, err) : DW_OK;
     if (status == DW_OK && pending)
-        status = pause_for_recovery(r, into, err);
+        status = pause_for_recovery(r, into, r->follower->options.n_threads, err);
     if (status == DW_OK)
         status = dw_follower_start_over(r->follower, err);
     if (status == DW_OK)
@@ -127,14 +197,13 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
     if (status == DW_OK && follow.into && r->n_engines > 0)
         status = dw_follower_pending(follow.into, &pending, err);
     if (status == DW_OK && pending)
-        status = pause_for_recovery(r, follow.into, err);
-    if (status == DW_OK) { /* else an engine may be reading the weights */
+        status = pause_for_recovery(r, follow.into, follow.n_threads, err);
+    if (status == DW_OK) /* else an engine may be reading the weights */
         status = dw_follower_open(&r->follower, store, &follow, err);
-        if (status != DW_OK && pending)
-            serve_recovered(r, &follow);
-    }
     if (status == DW_OK)
         r->recovering = false;
+    else if (follow.into && r->n_engines > 0 && !serve_recovered(r, &follow))
+        serve_what_is_there(r, &follow, pending);
     if (status == DW_OK && r->options.engines_loaded && !pending)
         for (size_t i = 0; i < r->n_engines; i++)
             r->engines[i].believed = dw_follower_version(r->follower);

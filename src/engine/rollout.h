@@ -33,8 +33,7 @@ typedef enum dw_host_state {
 typedef enum dw_host_part {
     DW_PART_FULL,     /* it is paused, updated and resumed */
     DW_PART_DONE,     /* an earlier call brought it to the version: it goes on serving */
-    DW_PART_LEFT_OUT, /* the weights are updated without it: it was away for longer than
-                         patience_ms, or it hangs and serves from memory of its own */
+    DW_PART_LEFT_OUT, /* the weights are updated without it: it was away for too long */
 } dw_host_part;
 
 /* A pause that is asked for again on a thread of its own (pause_retry.c). STATUS and ERR
@@ -55,9 +54,11 @@ typedef struct dw_host_engine {
     dw_engine_status status; /* for reports */
     bool status_changed;     /* since the last report */
     bool answered;           /* at least once: from then on its end is noticed */
+    bool by_patch;           /* its last update was a patch */
     bool must_reload;  /* the version it names may be another stream's: it loads all */
     uint64_t believed; /* the version it serves if it names none, or DW_NO_VERSION */
-    uint64_t away_at;  /* dw_clock_ms() when it was first found away; 0: it is not */
+    uint64_t away_at;  /* dw_clock_ms() of the first request without an answer; 0: none */
+    bool is_silent; /* it did not refuse the last one: it is there, but does not answer */
     unsigned n_failed; /* updates in a row */
     unsigned n_hung;   /* pauses in a row */
     uint64_t try_at;   /* dw_clock_ms() before which no update or pause is retried */
@@ -77,7 +78,9 @@ struct dw_rollout {
     size_t n_engines;
     uint64_t from;   /* the version at which the current step began */
     bool applied;    /* its stores are done */
-    bool recovering; /* weights are half written: no engine may be resumed */
+    bool recovering; /* weights are half written: no engine that may read them in place is
+                        resumed */
+    bool all_stand;  /* and all that may read them are paused, or gone */
 };
 
 /* The files of the weights were replaced: the follower opens the new ones. If that writes
@@ -88,7 +91,7 @@ dw_status dw_rollout_start_over(dw_rollout *rollout, dw_error *err);
 
 void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine *engine);
 
-/* Asks whether it is there, and which version it serves. */
+/* Asks whether it is there, and which version it serves, unless it hangs. */
 void dw_host_engine_probe(dw_host_engine *e);
 
 /* Whether it serves VERSION, or would once it is resumed. */
@@ -96,6 +99,9 @@ bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version);
 
 /* Notes that it serves UPDATE's version. Resumes it if it may be paused. */
 void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update);
+
+/* Resumes it if another process may have paused it. */
+void dw_host_engine_release(dw_host_engine *e);
 
 /* Forgets the times of the step before. */
 void dw_host_engine_begin(dw_host_engine *e);
@@ -118,11 +124,8 @@ void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update);
 /* Decides whether the weights move without an engine that is away. */
 void dw_host_engine_judge_absence(dw_host_engine *e);
 
-/* Notes that an engine which hung is paused now. */
-void dw_host_engine_paused_late(dw_host_engine *e);
-
-/* Notes that it still hangs. The next try comes later each time. */
-void dw_host_engine_back_off(dw_host_engine *e);
+/* Notes the answer of an engine that hung: after DW_OK it is paused now. */
+void dw_host_engine_retried(dw_host_engine *e, dw_status status, const dw_error *err);
 
 /* Ends the wait for its pause. It is resumed like the others, if it is whole. */
 void dw_host_engine_give_up(dw_host_engine *e);
@@ -135,8 +138,8 @@ dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err);
 /* Asks it to pause again, on a thread of its own, if it is time to. */
 void dw_host_engine_retry_pause(dw_host_engine *e);
 
-/* Ends that thread if it is done. True if the engine is paused now. */
-bool dw_host_engine_collect_retry(dw_host_engine *e);
+/* Ends that thread if it is done. */
+void dw_host_engine_collect_retry(dw_host_engine *e);
 
 /* Waits for that thread. */
 void dw_host_engine_end_retry(dw_host_engine *e);
@@ -147,14 +150,17 @@ void dw_host_engine_end_retry(dw_host_engine *e);
  * pause that takes longer and fails means that the engine hangs. */
 #define DW_PAUSE_GRACE_MS 2000
 
+/* The default of patience_ms, for engines that cannot read a mix. */
+#define DW_PATIENCE_MS 10000
+
 typedef void (*dw_host_engine_fn)(dw_host_engine *e, void *context);
 
 /* Calls FN for each engine whose pause is not being retried, all at the same time. Then
  * reports the statuses that changed. */
 void dw_host_engines_each(dw_rollout *rollout, dw_host_engine_fn fn, void *context);
 
-/* Takes back the engines whose retry is done, and resumes each that is whole. No engine
- * comes back at any other time, so a whole step sees the same states. */
+/* Takes back the engines whose retry is done: they are paused now. No engine comes back
+ * at any other time, so a whole step sees the same states. */
 void dw_host_engines_collect_retries(dw_rollout *rollout);
 
 /* Pauses all with a full part. If one cannot be paused, the others are resumed after at

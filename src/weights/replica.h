@@ -182,6 +182,11 @@ dw_status dw_replica_open_files(dw_replica *replica, const char *path, bool only
                                 bool *recovered, dw_error *err);
 void dw_replica_close_files(dw_replica *replica);
 
+/* DW_CORRUPT if the record in DIR names another next version than the patch at PATH leads
+ * to: such a patch may fit the weights, too. */
+dw_status dw_patch_goal_check(const dw_patch_goal *goal, const char *dir,
+                              const char *path, dw_error *err);
+
 /* Maps a patch file, checks it against the files, and reserves disk space for its
  * stores. */
 dw_status dw_replica_load_patch(dw_replica *replica, const char *path, dw_error *err);

@@ -1,6 +1,8 @@
 /* Locks and maps the files of a replica. If a run was interrupted after it prepared an
  * update, the patch file is there, and the update is finished before anybody uses the
  * weights. */
+#include <inttypes.h>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -31,10 +33,28 @@ dw_status dw_replica_load_patch(dw_replica *r, const char *path, dw_error *err)
     return status;
 }
 
+dw_status dw_patch_goal_check(const dw_patch_goal *goal, const char *dir,
+                              const char *path, dw_error *err)
+{
+    dw_position at, next;
+    dw_record_kind kind;
+    dw_status status = dw_position_read(&at, &next, &kind, dir, err);
+    if (status == DW_OK && next.version != DW_NO_VERSION &&
+        (next.version != goal->version || next.state != goal->state))
+        status = dw_fail(err, DW_CORRUPT, path,
+                         "the patch leads to version %" PRIu64
+                         ", but the update that was interrupted to version %" PRIu64
+                         ": put a whole checkpoint in place, then remove this file",
+                         goal->version, next.version);
+    return status;
+}
+
 /* Finishes the update of the patch file. */
 static dw_status roll_forward(dw_replica *r, dw_error *err)
 {
     dw_status status = dw_replica_load_patch(r, r->target.patch_path, err);
+    if (status == DW_OK && r->dir)
+        status = dw_patch_goal_check(&r->goal, r->dir, r->target.patch_path, err);
     if (status != DW_OK)
         return status;
     /* the run before may have been killed before the name was durable */

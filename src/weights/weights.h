@@ -139,6 +139,17 @@ dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
 /* Whether a run was interrupted, so that the next open of INTO writes to its weights. */
 dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *err);
 
+/* Whether that update can be finished: reads its patch, and checks its seal and hashes,
+ * that it fits the weights, and that it leads to the version that the record names.
+ * Writes nothing. */
+dw_status dw_weights_check_interrupted(const char *into, unsigned n_threads,
+                                       dw_error *err);
+
+/* The version that the weights in INTO are: one that their record names, or DW_CORRUPT.
+ * Reads all of them. */
+dw_status dw_weights_check_whole(dw_position *at, const char *into, unsigned n_threads,
+                                 dw_error *err);
+
 /* Finishes an interrupted update of the directory that OPTIONS name. Needs no stream. */
 dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err);
 

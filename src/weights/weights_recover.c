@@ -22,6 +22,60 @@ dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *
     return status;
 }
 
+dw_status dw_weights_check_interrupted(const char *into, unsigned n_threads,
+                                       dw_error *err)
+{
+    dw_target target = {.lock = -1};
+    dw_checkpoint *checkpoint = NULL;
+    dw_patch *patch = NULL;
+    dw_patch_goal goal;
+    size_t n = 0;
+    dw_status status = dw_target_identify(&target, into, err);
+    const char *path = target.patch_path;
+    if (status == DW_OK)
+        status = dw_checkpoint_open(&checkpoint, into, DW_CHECKPOINT_READ, err);
+    if (status == DW_OK)
+        status = dw_patch_open(&patch, &goal, path, err);
+    if (status == DW_OK) {
+        const dw_tensor *tensors = dw_checkpoint_tensors(checkpoint, &n);
+        status = dw_patch_check(patch, tensors, n, n_threads, path, err);
+    }
+    if (status == DW_OK)
+        status = dw_patch_goal_check(&goal, into, path, err);
+    dw_patch_free(patch);
+    dw_checkpoint_close(checkpoint);
+    dw_target_release(&target);
+    return status;
+}
+
+dw_status dw_weights_check_whole(dw_position *out, const char *into, unsigned n_threads,
+                                 dw_error *err)
+{
+    dw_position at, next;
+    dw_record_kind kind;
+    dw_checkpoint *checkpoint = NULL;
+    dw_digest state = 0;
+    size_t n = 0;
+    dw_status status = dw_position_read(&at, &next, &kind, into, err);
+    if (status == DW_OK)
+        status = dw_checkpoint_open(&checkpoint, into, DW_CHECKPOINT_READ, err);
+    if (status != DW_OK)
+        return status;
+    const dw_tensor *tensors = dw_checkpoint_tensors(checkpoint, &n);
+    dw_digest *digests = dw_alloc_array(n, sizeof *digests);
+    status = digests
+                 ? dw_digest_tensors(digests, &state, tensors, n, n_threads, NULL, err)
+                 : dw_fail_memory(err, into);
+    const bool is_at = at.version != DW_NO_VERSION && at.state == state;
+    const bool is_next = next.version != DW_NO_VERSION && next.state == state;
+    if (status == DW_OK && !is_at && !is_next)
+        status = dw_fail(err, DW_CORRUPT, into, "the weights are no version");
+    *out = is_next ? next : at;
+    dw_free(digests);
+    dw_checkpoint_close(checkpoint);
+    return status;
+}
+
 static dw_status sort_table(dw_tensor **out, const dw_checkpoint *checkpoint, size_t *n,
                             dw_error *err)
 {

@@ -10,16 +10,11 @@
  * There are two engines. At each start, an engine decides whether it reads the directory
  * in place or has a copy. One agent in four is `deltawire follow`, the others sync
  * without rest. */
-#include <arpa/inet.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +22,7 @@
 #include "deltawire/checkpoint.h"
 #include "engine/engine_http.h"
 #include "mishap.h"
+#include "port.h"
 #include "soak/process.h"
 #include "soak/truth.h"
 #include "trainer.h"
@@ -249,41 +245,6 @@ static bool has_few_updates(void)
 
 /* ---- the run ---- */
 
-/* Keeps the port from other runs of this program, until it ends: while the engine is
- * away, the port looks free. */
-static bool claim_port(unsigned port)
-{
-    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* one without a file */
-    int n =
-        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "deltawire-port-%u", port);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    socklen_t n_name =
-        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-    if (bind(fd, (struct sockaddr *)&name, n_name) == 0)
-        return true;
-    close(fd);
-    return false;
-}
-
-/* A port below those that the system hands out: nobody takes it while its engine is
- * away. */
-static unsigned find_port(void)
-{
-    for (;;) {
-        struct sockaddr_in address = {.sin_family = AF_INET,
-                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        unsigned port = 20000 + (unsigned)(soak_now_ms() * 31 + draw(10000)) % 10000;
-        if (!claim_port(port))
-            continue;
-        address.sin_port = htons((uint16_t)port);
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
-        close(fd);
-        if (free)
-            return port;
-    }
-}
-
 static void prepare(void)
 {
     soak_store_url(run.trainer.store, "stream");
@@ -293,7 +254,7 @@ static void prepare(void)
     snprintf(run.updates, sizeof run.updates, "%s/updates", soak_dir);
     for (size_t i = 0; i < N_ENGINES; i++) {
         actor *a = &run.actors[i];
-        a->port = find_port();
+        a->port = port_find(draw(10000));
         snprintf(a->url, sizeof a->url, "http://127.0.0.1:%u", a->port);
         snprintf(a->spec, sizeof a->spec, "%s=%s", run.api, a->url);
         snprintf(a->dump, sizeof a->dump, "%s/engine-%zu.safetensors", soak_dir, i);

@@ -1,6 +1,7 @@
 /* Rollout hosts: engines fail at every call in every way, and never run on a mix of two
  * versions. */
 /* labels: threads */
+#include <dirent.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -50,6 +52,7 @@ typedef struct toy {
     bool believed; /* to have loaded version 0, although it reports none */
     unsigned n_updates, n_patches;
     _Atomic unsigned n_paused, n_resumed;
+    _Atomic bool frozen;   /* it answers nothing */
     _Atomic bool hangs;    /* when it is asked to pause */
     _Atomic bool is_asked; /* it was asked to pause, and hangs */
     bool wakes;            /* after the hang: it pauses then */
@@ -126,6 +129,14 @@ static dw_status finish(toy *t, fault f, dw_error *err)
 /* True if the call ends here. */
 static bool fails_first(toy *t, fault f, dw_status *status, dw_error *err)
 {
+    const uint64_t start = dw_clock_ms();
+    while (t->frozen) {
+        dw_sleep_ms(10);
+        if (dw_clock_ms() - start > DW_PAUSE_GRACE_MS) { /* its time limit */
+            *status = say(err, DW_UNAVAILABLE);
+            return true;
+        }
+    }
     if (f == DIES)
         t->is_down = true;
     if (t->is_down)
@@ -298,15 +309,20 @@ static char *new_dir(void)
     return strdup(temp_path(name));
 }
 
-/* Makes a directory at version 0. */
-static void pull_first(const bed *b, const char *dir)
+/* Makes a directory at VERSION. */
+static void pull(const bed *b, const char *dir, uint64_t version)
 {
     dw_error err = {0};
     dw_follow_options options = follow_into(dir);
     dw_follower *f;
     assert_ok(dw_follower_open(&f, b->store, &options, &err), &err);
-    assert_ok(dw_follower_sync(f, 0, NULL, NULL, &err), &err);
+    assert_ok(dw_follower_sync(f, version, NULL, NULL, &err), &err);
     dw_follower_close(f);
+}
+
+static void pull_first(const bed *b, const char *dir)
+{
+    pull(b, dir, 0);
 }
 
 static void watch_engine(void *context, size_t i, const dw_engine_status *status)
@@ -712,6 +728,7 @@ static void test_hang(void **state)
         dw_rollout_options_init(&options);
         options.engines = engines;
         options.n_engines = 2;
+        options.patience_ms = own_copy ? DW_PAUSE_GRACE_MS : 0;
         dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
@@ -802,6 +819,67 @@ static void test_hang_in_place(void **state)
     bed_free(&b);
 }
 
+/* The first of two engines freezes. The other one gets its versions when the patience is
+ * over, and then no version waits for the frozen one: it is asked apart from the others.
+ * When it wakes, it loads the newest version whole. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    char *dir = new_dir();
+    toy toys[2];
+    dw_engine *engines[2];
+    pull_first(&b, dir);
+    for (size_t i = 0; i < 2; i++) {
+        toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
+        start(&toys[i]);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err), &err);
+        dw_engine_set_own_weights(engines[i]);
+    }
+    dw_rollout_options options;
+    dw_rollout_options_init(&options);
+    options.engines = engines;
+    options.n_engines = 2;
+    dw_follow_options follow = follow_into(dir);
+    dw_rollout *r;
+    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+    follow_to(r, 1);
+    const unsigned n_patches = toys[0].n_patches;
+    toys[0].frozen = true;
+    unsigned n_tries = 0;
+    dw_status status;
+    while ((status = dw_rollout_sync(r, 2, NULL, &err)) != DW_OK) {
+        assert_fails(status, DW_UNAVAILABLE, &err);
+        assert_true(toys[1].running);
+        assert_true(++n_tries < 100);
+    }
+    assert_true(n_tries > 0); /* the default is more than one request */
+    assert_int_equal(toys[1].version, 2);
+    assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
+    assert_int_equal(dw_rollout_engine(r, 1)->state, DW_ENGINE_SERVING);
+    const unsigned n_calls = toys[0].n_calls;
+    assert_ok(dw_rollout_sync(r, 3, NULL, &err), &err);
+    assert_ok(dw_rollout_check(r, &err), &err);
+    assert_int_equal(toys[1].version, 3);
+    assert_true(r->engines[0].retry.running || toys[0].n_calls == n_calls);
+
+    toys[0].frozen = false;
+    follow_patiently(r, LAST);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(toys[i].running);
+        assert_int_equal(toys[i].version, LAST);
+        assert_true(look(&toys[i]) == b.truth[LAST]);
+    }
+    assert_true(toys[0].n_patches <= n_patches + 1); /* at most that from 3 */
+    dw_rollout_close(r);
+    for (size_t i = 0; i < 2; i++)
+        dw_engine_close(engines[i]);
+    free(dir);
+    bed_free(&b);
+}
+
 /* Leaves DIR like a process that was killed after it prepared VERSION. */
 static void kill_after_commit(const bed *b, const char *dir, uint64_t version)
 {
@@ -864,6 +942,145 @@ static void test_open_without_store(void **state)
     bed_free(&b);
 }
 
+/* ---- damaged patches ---- */
+
+/* The path of the patch file below DIR, or of the only one there; to be freed. */
+static char *find_patch(const char *dir)
+{
+    char *found = NULL;
+    DIR *entries = opendir(dir);
+    for (struct dirent *e; entries && !found && (e = readdir(entries));) {
+        char path[PATH_MAX], magic[8] = "";
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (e->d_name[0] == '.' && strcmp(e->d_name, ".deltawire") != 0 &&
+            !strstr(e->d_name, "patch"))
+            continue;
+        if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+            found = find_patch(path);
+            continue;
+        }
+        FILE *file = fopen(path, "rb");
+        if (file && fread(magic, 1, 8, file) == 8 && memcmp(magic, "DWPATCH1", 8) == 0)
+            found = strdup(path);
+        if (file)
+            fclose(file);
+    }
+    if (entries)
+        closedir(entries);
+    return found;
+}
+
+/* Fills or reads the file at PATH. */
+static size_t exchange(const char *path, bool writes, uint8_t *bytes, size_t n)
+{
+    FILE *file = fopen(path, writes ? "wb" : "rb");
+    assert_non_null(file);
+    n = writes ? fwrite(bytes, 1, n, file) : fread(bytes, 1, n, file);
+    assert_int_equal(fclose(file), 0);
+    return n;
+}
+
+enum { GARBAGE, TRUNCATED, FLIPPED, EMPTY, OTHER_VERSION, UNREADABLE, N_DAMAGES };
+
+/* Damages the patch of DIR, which leads from version 0 to 1. */
+static void damage_patch(const bed *b, const char *dir, int damage)
+{
+    enum { ROOM = 1 << 20 };
+    uint8_t *bytes = malloc(ROOM);
+    char *path = find_patch(dir);
+    assert_non_null(bytes);
+    assert_non_null(path);
+    size_t n = exchange(path, false, bytes, ROOM);
+    assert_true(n > 100 && n < ROOM);
+    if (damage == GARBAGE)
+        memset(bytes, 0x5a, n);
+    else if (damage == TRUNCATED)
+        n /= 2;
+    else if (damage == FLIPPED)
+        bytes[n / 2] ^= 1;
+    else if (damage == EMPTY)
+        n = 0;
+    if (damage == OTHER_VERSION) {
+        char *other = new_dir();
+        pull(b, other, 1);
+        kill_after_commit(b, other, 2);
+        char *from = find_patch(other);
+        n = exchange(from, false, bytes, ROOM);
+        free(from);
+        free(other);
+    }
+    if (damage == UNREADABLE) {
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(mkdir(path, 0777), 0);
+    } else {
+        assert_true(exchange(path, true, bytes, n) == n);
+    }
+    free(path);
+    free(bytes);
+}
+
+/* Flips a bit of the weights in DIR. */
+static void spoil_weights(const char *dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    const int last = fgetc(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    fputc(last ^ 1, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A process was killed after it prepared a version, and its patch was damaged. No engine
+ * is paused for it, and one that the killed process left paused is resumed if its weights
+ * are whole: its own, or those of the directory. */
+static void test_damaged_patch(void **state)
+{
+    (void)state;
+    bed b;
+    dw_error err = {0};
+    bed_make(&b);
+    for (int i_case = 0; i_case < 8 * N_DAMAGES; i_case++) {
+        const bool own_copy = i_case & 1, was_paused = i_case & 2, half = i_case & 4;
+        const int damage = i_case / 8;
+        host h;
+        dw_rollout_options options;
+        dw_rollout *r = NULL;
+        host_make(&h, &b, &options);
+        h.t.own_copy = own_copy;
+        if (own_copy)
+            dw_engine_set_own_weights(h.engine);
+        kill_after_commit(&b, h.dir, 1);
+        damage_patch(&b, h.dir, damage);
+        if (half && !own_copy && !was_paused)
+            h.t.is_down = true; /* nothing serves weights that are half written */
+        if (half)
+            spoil_weights(h.dir);
+        h.t.running = !was_paused;
+        const bool is_whole = own_copy || !half;
+
+        dw_follow_options follow = follow_into(h.dir);
+        dw_store *away = kit_mem_store();
+        assert_true(dw_rollout_open(&r, away, &follow, &options, &err) != DW_OK);
+        dw_store_close(away);
+        assert_int_equal(h.t.n_paused, 0);
+        if (!h.t.is_down)
+            assert_true(h.t.running == (is_whole || !was_paused));
+
+        if (dw_rollout_open(&r, b.store, &follow, &options, &err) == DW_OK)
+            dw_rollout_close(r); /* the directory was healed */
+        assert_int_equal(h.t.n_paused, 0);
+        if (!h.t.is_down)
+            assert_true(h.t.running == (is_whole || !was_paused));
+        h.t.running = false; /* the next test starts another one */
+        host_free(&h);
+    }
+    bed_free(&b);
+}
+
 /* Hundreds of hosts sync their files at every step: in memory that is cheap. */
 static int make_dir_in_memory(void **state)
 {
@@ -874,16 +1091,12 @@ static int make_dir_in_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_hang_in_place),
-        cmocka_unit_test(test_away),
-        cmocka_unit_test(test_open_without_store),
-        cmocka_unit_test(test_phases),
-        cmocka_unit_test(test_slow_update),
-        cmocka_unit_test(test_resume_lost),
+        cmocka_unit_test(test_patches),       cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines),   cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_hang_in_place), cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_away),          cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_phases),        cmocka_unit_test(test_slow_update),
+        cmocka_unit_test(test_resume_lost),   cmocka_unit_test(test_damaged_patch),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
