@@ -53,12 +53,6 @@ typedef struct dw_shard {
     void *data; /* borrowed */
 } dw_shard;
 
-/* How the ranks of a sharded publish report their uploads to rank 0. */
-typedef enum dw_receipts {
-    DW_RECEIPTS_STORE = 0,  /* only through the store */
-    DW_RECEIPTS_CALLER = 1, /* the caller carries bytes between the ranks */
-} dw_receipts;
-
 /* Where the baseline of tensors on devices is. The deltas are the same. */
 typedef enum dw_baseline_memory {
     DW_BASELINE_DEVICE = 0, /* in memory of their device */
@@ -118,10 +112,8 @@ typedef struct dw_publish_options {
     uint32_t rank; /* of n_ranks; rank 0 commits */
     uint32_t n_ranks;
     const char *job; /* the same string on every rank, and another one for every start */
-    dw_receipts receipts;
-    unsigned rank_timeout_ms; /* how long ranks wait for each other, rank 0 twice as long,
-                                 others six times as long for scales that they share;
-                                 0: 10 minutes */
+    unsigned rank_timeout_ms; /* how long ranks wait for one that says nothing new, twice
+                                 as long for rank 0; 0: 10 minutes */
 
     const char *first_step; /* training step and notes of the version that open commits */
     const char *first_notes;
@@ -155,11 +147,11 @@ typedef struct dw_publish_options {
                                          they are. Experimental. Must be the same for all
                                          versions of a stream. Not with DW_FIRST_BASE.
                                          Ranks whose shards share blocks or rows agree on
-                                         the scales through the store, also if the caller
-                                         carries the receipts. Weights that are not finite
-                                         are DW_NOT_FINITE, and nothing is published. A
-                                         config.json among the companion files gets a
-                                         `quantization_config`. Borrowed for the call */
+                                         the scales through the store. Weights that are
+                                         not finite are DW_NOT_FINITE, and nothing is
+                                         published. A config.json among the companion
+                                         files gets a `quantization_config`. Borrowed for
+                                         the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
     dw_baseline_memory baseline_memory;    /* for tensors on devices. Experimental */
@@ -202,9 +194,9 @@ DW_API bool dw_publisher_created(const dw_publisher *publisher);
 DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 
 /* Sets *IS_CURRENT if the weights are those of the newest version; of shards, those that
- * this process has. Reads all of them. Waits for the version in progress, which must be
- * committed if ranks share scales. If a sharded publisher resumes a stream, each rank
- * calls this, and all publish if any rank gets false. */
+ * this process has. Reads all of them. Waits for the version in progress. If a sharded
+ * publisher resumes a stream, each rank calls this, and all publish if any rank gets
+ * false. */
 DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
                                          dw_error *err);
 
@@ -223,7 +215,10 @@ typedef struct dw_device_stream {
 
 typedef struct dw_publish_note {
     size_t struct_bytes;   /* set by dw_publish_note_init */
-    const char *step;      /* the trainer's own number or name of the step; may be NULL */
+    const char *step;      /* the trainer's own number or name of the step; may be NULL.
+                              Of several ranks: a number that is the same on all of them
+                              for the same weights, and goes up. A version is one step
+                              on all ranks; one that a rank does not publish is none */
     const char *notes;     /* free text, at most 4,096 bytes; may be NULL */
     const bool *unchanged; /* [n_tensors] the tensors that were not written since the last
                               publish that returned a ticket, in the order of
@@ -317,27 +312,6 @@ DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
 /* Cancels the version in progress, unless it is being committed or restarts the stream.
  * Its result becomes DW_CANCELLED, and the next publish covers it. Does not wait. */
 DW_API void dw_publisher_cancel(dw_publisher *publisher);
-
-/* ---- sharded, with DW_RECEIPTS_CALLER ------------------------------------------- */
-
-/* Every rank, after dw_publisher_publish: waits until its part is uploaded and returns
- * the receipt. The bytes live until the next publish. The caller brings all receipts to
- * rank 0. */
-DW_API dw_status dw_publisher_receipt(dw_publisher *publisher, uint64_t ticket,
-                                      const void **bytes, size_t *n_bytes, dw_error *err);
-
-/* Rank 0: commits the version from the receipts of all ranks, in any order. *OUTCOME
- * takes bytes for the other ranks, also if it failed. */
-DW_API dw_status dw_publisher_commit(dw_publisher *publisher, uint64_t ticket,
-                                     const void *const *receipts, const size_t *n_bytes,
-                                     size_t n_receipts, const void **outcome,
-                                     size_t *n_outcome, dw_error *err);
-
-/* The other ranks: accept the outcome. The baseline moves to the version if it was
- * committed. */
-DW_API dw_status dw_publisher_accept(dw_publisher *publisher, uint64_t ticket,
-                                     const void *outcome, size_t n_outcome,
-                                     dw_error *err);
 
 #ifdef __cplusplus
 }

@@ -387,7 +387,6 @@ class Publisher:
         n_ranks: int = 1,
         job: str | None = None,
         rank_timeout: float | None = 600,
-        receipts: Literal["store", "caller"] = "store",
         sweep_every: int = 64,
         provenance: bool = True,
         publish_changed: bool = True,
@@ -453,7 +452,9 @@ class Publisher:
     ) -> int:
         """Publishes the weights as they are, in the background, and returns a ticket. `files`
         replaces the companion files; otherwise the version has those of the one before. The weights
-        must not change until captured(ticket). 0: skipped (`when_busy`). `unchanged` names
+        must not change until captured(ticket). 0: skipped (`when_busy`). Of several ranks each
+        gives the same `step`, a number that goes up: a version is one step on all of them, and
+        Invalid is raised without one. `unchanged` names
         tensors that were not written since the last publish that returned a ticket: they are
         not read. `cuda_streams` has the CUDA stream that writes the weights of each device
         ("cuda:0"), as `torch.cuda.Stream.cuda_stream` is; the default stream if it is not named.
@@ -472,13 +473,6 @@ class Publisher:
     def is_current(self) -> bool:
         """Whether the weights are those of the newest version; with shards, those of this
         rank. If it is False on any rank after opening, all ranks publish()."""
-    def receipt(self, ticket: int) -> bytes:
-        """With `receipts="caller"`, on every rank: the receipt, which you bring to rank 0."""
-    def commit(self, ticket: int, receipts: Iterable[bytes]) -> bytes:
-        """On rank 0: commits, and returns the outcome, also of a failure, which wait()
-        raises."""
-    def accept(self, ticket: int, outcome: bytes) -> None:
-        """On the other ranks: accepts the outcome of commit()."""
     def cancel(self) -> None:
         """Cancels the version in progress, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:

@@ -71,17 +71,22 @@ class Part:
 
 
 def agree(
-    parts: dict[str, Part], published: dict[str, torch.dtype], group: Any
+    parts: dict[str, Part], published: dict[str, torch.dtype], same: dict[str, Any], group: Any
 ) -> tuple[dict[str, tuple[str, tuple[int, ...]]], str]:
     """All ranks exchange what they have. Returns every tensor's type and shape, and the name of
-    this start. If several ranks have a whole tensor, the first of them publishes it."""
+    this start. If several ranks have a whole tensor, the first of them publishes it. The values in
+    `same` must be the same on all ranks."""
     mine = {name: (DTYPES.get(published[name], str(published[name])),
                    tuple(part.tensor.shape), is_sharded(part.tensor))
             for name, part in parts.items()}
     rank, every = dist.get_rank(group), [None] * dist.get_world_size(group)
-    dist.all_gather_object(every, (mine, uuid.uuid4().hex), group=group)
+    dist.all_gather_object(every, (mine, uuid.uuid4().hex, same), group=group)
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for other, (tensors, _) in enumerate(every):
+    for other, (tensors, _, theirs) in enumerate(every):
+        for name, value in every[0][2].items():
+            if theirs[name] != value:
+                raise ValueError(f"{name} is {value} on rank 0 and {theirs[name]} on rank {other}: "
+                                 "give all ranks the same")
         for name, (dtype, shape, sharded) in tensors.items():
             if dtype not in DTYPES.values():  # raise on all ranks, or the others would wait
                 raise ValueError(f"{name!r} is {dtype} on rank {other}, which is no type of "

@@ -82,7 +82,9 @@ class PublishCallback(TrainerCallback):
         publisher, self._publisher = self._publisher, None
         ends = [publisher.drain, publisher.close]
         if self._published != state.global_step or args.load_best_model_at_end:
-            ends.insert(0, lambda: publisher.publish(step=state.global_step))
+            # the best model is other weights than the last step's: ranks need another number
+            step = state.global_step + (self._published == state.global_step)
+            ends.insert(0, lambda: publisher.publish(step=step))
         errors = []
         for end in ends:  # all of them, even if one fails
             try:

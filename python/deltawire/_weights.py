@@ -21,10 +21,18 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return _dtensor is not None and _dtensor.is_sharded(tensor)
 
 
-def all_agree(mine: bool, group: Any) -> bool:
-    """Whether a value is true on every rank."""
+def all_agree(ask: Callable[[], bool], group: Any) -> bool:
+    """Whether the answer is true on every rank. If it raises on one, all raise."""
     every: list[Any] = [None] * _dtensor.dist.get_world_size(group)
+    error, mine = None, ""
+    try:
+        mine = ask()
+    except _core.Error as failure:
+        error, mine = failure, str(failure)
     _dtensor.dist.all_gather_object(every, mine, group=group)
+    for rank, answer in enumerate(every):
+        if isinstance(answer, str):
+            raise error or _core.Unavailable(f"rank {rank} failed: {answer}")
     return all(every)
 
 
@@ -179,8 +187,9 @@ class Weights:
     def noted(self, seen: dict[str, int]) -> None:
         self._seen = seen
 
-    def arguments(self, group: Any) -> dict[str, Any]:
-        """The arguments for the library's publisher."""
+    def arguments(self, group: Any, same: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for the library's publisher. The values in `same` must be the same on all
+        ranks."""
         if group is None and not self.parts:
             return {"tensors": {name: self.now(name) for name in self.live},
                     "as_bf16": self.as_bf16}
@@ -190,7 +199,7 @@ class Weights:
                                for name, tensor in self.live.items()}
         found, job = _dtensor.agree(
             parts, {name: self.dtype if name in self.masters else tensor.dtype
-                    for name, tensor in self.live.items()}, group)
+                    for name, tensor in self.live.items()}, same, group)
         return {
             "tensors": {name: (None, "F32" if name in self.as_bf16 else dtype, shape)
                         for name, (dtype, shape) in found.items()},

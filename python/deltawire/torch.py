@@ -189,7 +189,9 @@ class Publisher:
                                 bool(options.get("quantize_from_f32")), devices)
         self._every, self._steps = publish_every, start_step or 0
         self._ticket = self._captured = 0
-        arguments = self._weights.arguments(group)
+        arguments = self._weights.arguments(
+            group, {"start_step": start_step, "publish_every": publish_every})
+        self._is_one_of_several = arguments.get("n_ranks", 1) > 1
         options = {"step": start_step, "baseline": baseline or "device"} | options
         _devices.wait_for(devices)  # for whatever wrote the weights
         self._native = _core.Publisher(url, **arguments, **options)
@@ -204,8 +206,9 @@ class Publisher:
 
     def _publish_changed(self, group: Any, options: dict[str, Any]) -> None:
         """Ranks publish together if the part of any of them differs from the stream."""
-        if not all_agree(self._native.is_current(), group):
-            self.publish(step=options["step"], notes=options.get("notes"))
+        if not all_agree(self._native.is_current, group):
+            step = self._steps if options["step"] is None else options["step"]
+            self.publish(step=step, notes=options.get("notes"))
             self.wait()
 
     # ---- hooks ------------------------------------------------------------------------
@@ -253,9 +256,15 @@ class Publisher:
     def publish(self, *, step: str | int | None = None, notes: str | None = None,
                 files: Any = None) -> int:
         """Publishes the weights as they are, in the background. `files` replaces the
-        companion files, which otherwise stay. If there are several ranks,
-        each must call it. Raises Conflict if another trainer took the stream over; a version
+        companion files, which otherwise stay. If there are several ranks, each calls it with the
+        same step, a number that goes up; by default it is `steps`, if there is an optimizer. A
+        step that not all ranks publish is no version. Raises Conflict if another trainer took the stream over; a version
         that failed since the last call is reported as a PublishWarning."""
+        if step is None and self._is_one_of_several:
+            if not self._hooks:
+                raise ValueError("ranks publish one step together: give `step`, a number that is "
+                                 "the same on all of them, and goes up")
+            step = self._steps
         self._outcomes.check()
         self._wait_captured()  # a copy must not change before it was read
         self._wait_idle()

@@ -53,10 +53,6 @@ static bool wait_for_last(publisher_object *self, unsigned timeout_ms, dw_status
 {
     bool done = self->ticket == 0;
     *status = DW_OK;
-    if (self->by_caller) { /* a version that waits for the caller makes no progress */
-        Py_BEGIN_ALLOW_THREADS done = dw_publisher_idle(self->publisher, timeout_ms);
-        Py_END_ALLOW_THREADS return done;
-    }
     Py_BEGIN_ALLOW_THREADS if (!done) *status =
         dw_publisher_wait(self->publisher, self->ticket, timeout_ms, &done, NULL, err);
     Py_END_ALLOW_THREADS return done;

@@ -10,7 +10,7 @@ typedef struct arguments {
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
     PyObject *as_bf16, *shards, *files;
-    const char *when_busy, *base_name, *notes, *receipts, *stream, *baseline;
+    const char *when_busy, *base_name, *notes, *stream, *baseline;
     unsigned rank, n_ranks;
     int single_writer, new_key, provenance, publish_changed;
     unsigned exit_ms;
@@ -55,7 +55,6 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "n_ranks",
                             "job",
                             "rank_timeout",
-                            "receipts",
                             "sweep_every",
                             "provenance",
                             "publish_changed",
@@ -70,7 +69,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&sIppzOOppOs:Publisher", names,
+               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&IppzOOppOs:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -79,10 +78,9 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
                &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
-               &o->rank_timeout_ms, &a->receipts, &o->sweep_every, &a->provenance,
-               &a->publish_changed, &a->quantize.scheme, &a->quantize.keep,
-               &a->quantize.also, &a->quantize.from_f32, &a->quantize.sticky, &a->files,
-               &a->baseline) != 0;
+               &o->rank_timeout_ms, &o->sweep_every, &a->provenance, &a->publish_changed,
+               &a->quantize.scheme, &a->quantize.keep, &a->quantize.also,
+               &a->quantize.from_f32, &a->quantize.sticky, &a->files, &a->baseline) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)
@@ -109,14 +107,8 @@ static bool read_folds(unsigned out[4], PyObject *folds)
 
 static bool to_ranks(arguments *a, publisher_object *self)
 {
-    static const char *const carriers[] = {"store", "caller", NULL};
-    const int carrier = dwpy_choice(a->receipts, carriers, "receipts");
-    if (carrier < 0)
-        return false;
-    a->options.receipts = (dw_receipts)carrier;
     a->options.rank = a->rank;
     a->options.n_ranks = a->n_ranks;
-    self->by_caller = carrier == DW_RECEIPTS_CALLER;
     if (a->shards == Py_None)
         a->shards = NULL;
     if ((a->shards || a->n_ranks > 1) && self->when_busy != DW_BUSY_WAIT) {
@@ -212,7 +204,6 @@ static bool open_now(publisher_object *self, arguments *a)
 PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     arguments a = {.when_busy = "wait",
-                   .receipts = "store",
                    .baseline = "device",
                    .n_ranks = 1,
                    .exit_ms = 30000,

@@ -317,12 +317,6 @@ static PyObject *last_fate(publisher_object *self, const fate *f)
 static PyObject *close_now(publisher_object *self, unsigned timeout_ms)
 {
     fate f = {.done = true};
-    if (self->by_caller) { /* cancels a version that the caller did not commit */
-        if (dwpy_publisher_wait_idle(self, timeout_ms) < 0)
-            return NULL;
-        dwpy_publisher_close_handle(self);
-        Py_RETURN_NONE;
-    }
     if (self->ticket != 0 && !wait_ticket(self, self->ticket, timeout_ms, true, &f))
         return NULL;
     if (!is_over(&f, true)) {
@@ -416,13 +410,6 @@ static PyMethodDef methods[] = {
     {"is_current", publisher_is_current, METH_NOARGS,
      "Whether the weights are those of the newest version."},
     {"cancel", publisher_cancel, METH_NOARGS, "Cancels the version in progress."},
-    {"receipt", dwpy_publisher_receipt, METH_VARARGS,
-     "This rank's receipt, if the caller carries them."},
-    {"commit", dwpy_publisher_commit, METH_VARARGS,
-     "Rank 0: commits the version from all receipts; returns the outcome for the "
-     "others."},
-    {"accept", dwpy_publisher_accept, METH_VARARGS,
-     "The other ranks: accepts the outcome."},
     {"close", DWPY_KEYWORDS(publisher_close), METH_VARARGS | METH_KEYWORDS,
      "Waits for the version in progress, and ends."},
     DWPY_CONTEXT,

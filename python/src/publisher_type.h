@@ -21,7 +21,6 @@ typedef struct publisher_object {
     dwpy_tensors tensors;
     dwpy_tensors shards;
     PyObject *numbers; /* the indices of the tensors, by name */
-    bool by_caller;    /* the caller carries receipts */
     dw_when_busy when_busy;
     unsigned exit_ms;
     uint64_t ticket;           /* the last one, 0: none */
@@ -54,9 +53,6 @@ bool dwpy_publisher_shards(publisher_object *self, PyObject *shards, dw_shard **
  * *OUT with PyMem_Free. */
 bool dwpy_publisher_streams(const publisher_object *self, PyObject *mapping,
                             dw_device_stream **out, size_t *n);
-PyObject *dwpy_publisher_receipt(PyObject *self, PyObject *args);
-PyObject *dwpy_publisher_commit(PyObject *self, PyObject *args);
-PyObject *dwpy_publisher_accept(PyObject *self, PyObject *args);
 
 /* ---- quantize.c ---- */
 

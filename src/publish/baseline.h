@@ -3,9 +3,7 @@
  *
  * Owner: the thread that set `busy` of the publisher. That is the publisher's thread
  * while it makes a version or checks the baseline, or a thread in
- * dw_publisher_is_current. In phase DW_JOB_UPLOADED it is the caller's thread, in
- * dw_publisher_commit or dw_publisher_accept. Upkeep reads the weights only through
- * held_version.h.
+ * dw_publisher_is_current. Upkeep reads the weights only through held_version.h.
  */
 #ifndef DW_PUBLISH_BASELINE_H
 #define DW_PUBLISH_BASELINE_H

@@ -13,7 +13,6 @@
 
 #define EPOCH_TRIES   100 /* against writers that claim at the same time */
 #define COMMIT_TRIES  3   /* each with the store's own retries */
-#define JOIN_MS       600000
 #define JOIN_WAIT_MS  10
 #define JOIN_WAIT_MAX 500
 
@@ -127,44 +126,84 @@ static dw_status claim_epoch(dw_publisher *p, dw_error *err)
                                      "then open it again");
 }
 
-/* Waits for the epoch that rank 0 of this job claims, and takes part in it. */
-static dw_status join_epoch(dw_publisher *p, dw_error *err)
+/* Reads the newest epoch from FIRST on. *IS_OURS: whether this rank may take part in it;
+ * *IS_USED: it could, if no other process had been this rank. */
+static dw_status look_at_epoch(dw_publisher *p, uint64_t first, bool *is_ours,
+                               bool *is_used, dw_error *err)
 {
-    const uint64_t limit =
-        p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : JOIN_MS;
-    const uint64_t end = dw_clock_ms() + limit;
-    uint64_t pause = JOIN_WAIT_MS, first;
-    dw_status status = find_epoch_of_head(p, &first, err);
-    if (status != DW_OK)
+    uint64_t highest = 0;
+    dw_epoch_record record;
+    char key[DW_KEY_TEXT];
+    *is_ours = false;
+    dw_status status = list_epochs(p, first, &highest, err);
+    if (status != DW_OK || highest == 0)
         return status;
+    status = dw_stream_read_epoch(p->stream, highest, &record, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND ? DW_OK : status;
+    const bool is_job = strcmp(record.job, p->options.job) == 0;
+    memcpy(p->commits.writer, record.writer, sizeof p->commits.writer);
+    dw_epoch_record_release(&record);
+    *is_used = false;
+    if (!is_job)
+        return DW_OK;
+    dw_key_receipt(key, highest, p->options.rank);
+    status = dw_store_stat(p->store, key, NULL, NULL, err);
+    *is_used = status == DW_OK;
+    *is_ours = status == DW_NOT_FOUND;
+    if (*is_ours)
+        p->commits.epoch = highest;
+    return *is_ours ? DW_OK : status;
+}
+
+/* Waits for rank 0; *PAUSE goes up. */
+static dw_status wait_for_coordinator(dw_publisher *p, uint64_t end, uint64_t *pause,
+                                      const char *used, dw_error *err)
+{
+    if (dw_clock_ms() >= end)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "rank 0 of job '%s' did not open the stream in %" PRIu64 " s%s",
+                       p->options.job, dw_rank_limit_ms(p) / 1000, used);
+    if (dw_job_cancelled(p, 0, 0) != 0)
+        return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
+                       "cancelled while waiting for rank 0");
+    dw_sleep_ms(*pause);
+    *pause = *pause * 2 < JOIN_WAIT_MAX ? *pause * 2 : JOIN_WAIT_MAX;
+    return DW_OK;
+}
+
+dw_status dw_stream_await(dw_publisher *p, dw_error *err)
+{
+    const uint64_t end = dw_clock_ms() + dw_rank_limit_ms(p);
+    uint64_t pause = JOIN_WAIT_MS;
     for (;;) {
-        uint64_t highest = 0;
-        status = list_epochs(p, first, &highest, err);
-        dw_epoch_record record;
-        if (status == DW_OK && highest > 0) {
-            status = dw_stream_read_epoch(p->stream, highest, &record, err);
-            if (status == DW_OK) {
-                bool ours = strcmp(record.job, p->options.job) == 0;
-                memcpy(p->commits.writer, record.writer, sizeof p->commits.writer);
-                dw_epoch_record_release(&record);
-                if (ours) {
-                    p->commits.epoch = highest;
-                    return DW_OK;
-                }
-            }
-        }
-        if (status != DW_OK && status != DW_NOT_FOUND)
+        dw_status status = dw_stream_open(&p->stream, p->store, &p->options.trust, err);
+        if (status != DW_NOT_FOUND)
             return status;
-        if (dw_clock_ms() >= end)
-            return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                           "rank 0 of job '%s' did not open the stream in %" PRIu64 " s",
-                           p->options.job, limit / 1000);
-        if (dw_job_cancelled(p, 0, 0) != 0)
-            return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                           "cancelled while waiting for rank 0");
-        dw_sleep_ms(pause);
-        pause = pause * 2 < JOIN_WAIT_MAX ? pause * 2 : JOIN_WAIT_MAX;
+        status = wait_for_coordinator(p, end, &pause, "", err);
+        if (status != DW_OK)
+            return status;
     }
+}
+
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
+{
+    const uint64_t end = dw_clock_ms() + dw_rank_limit_ms(p);
+    uint64_t pause = JOIN_WAIT_MS, first;
+    bool is_ours, is_used = false;
+    dw_status status = find_epoch_of_head(p, &first, err);
+    while (status == DW_OK) {
+        status = look_at_epoch(p, first, &is_ours, &is_used, err);
+        if (status != DW_OK || is_ours)
+            return status;
+        status = wait_for_coordinator(
+            p, end, &pause,
+            is_used ? " again, and another process was this rank: give every start of "
+                      "the ranks another `job`"
+                    : "",
+            err);
+    }
+    return status;
 }
 
 /* ---- commits ---- */
@@ -235,7 +274,7 @@ dw_status dw_commit_find_head(dw_publisher *p, dw_error *err)
 dw_status dw_commit_claim(dw_publisher *p, dw_error *err)
 {
     uint64_t head;
-    dw_status status = p->options.rank == 0 ? claim_epoch(p, err) : join_epoch(p, err);
+    dw_status status = p->options.rank == 0 ? claim_epoch(p, err) : DW_OK;
     if (status != DW_OK)
         return status;
     status = dw_stream_find_head(p->stream, p->stream->head, &head, err);
@@ -315,6 +354,9 @@ static dw_status look_at_commit(dw_publisher *p, uint64_t version, bool *ours,
         return status;
     *ours = c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
     memcpy(write_id, c.write_id, sizeof c.write_id);
+    uint64_t turn;
+    if (*ours && version > 0 && dw_turn_of_step(&turn, c.step))
+        p->ranks.committed = turn;
     dw_commit_record_release(&c);
     return DW_OK;
 }

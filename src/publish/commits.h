@@ -14,18 +14,21 @@ typedef struct dw_commits {
     dw_position head;        /* the next version follows on it */
     char writer[DW_ID_TEXT]; /* this writer's id, the same for all ranks of a job */
     uint64_t epoch;          /* that it claimed */
-    uint64_t round;          /* counts the publishes of a sharded job, failed ones too */
     bool in_doubt;           /* nobody knows whether the last commit arrived */
 } dw_commits;
 
 /* The version after the head. */
 uint64_t dw_commit_next_version(const dw_publisher *p);
 
+/* Ranks other than 0: opens the stream as soon as rank 0 has created it. */
+dw_status dw_stream_await(dw_publisher *p, dw_error *err);
+/* Waits for the epoch that rank 0 of this job claims, and takes part in it. Not in one
+ * in which another process was this rank. */
+dw_status dw_epoch_join(dw_publisher *p, dw_error *err);
 /* Makes this writer the one that may commit, and finds the head, in this order: what was
  * read before the claim may be old, because the writer before went on until then. Claims
- * the next free epoch; a rank other than 0 waits for the one that rank 0 claims. Then
- * sets p->commits.head, to DW_NO_VERSION if there is no version yet. DW_CONFLICT as
- * below. */
+ * the next free epoch; a rank other than 0 has joined and met rank 0. Then sets
+ * p->commits.head, to DW_NO_VERSION if there is no version yet. DW_CONFLICT as below. */
 dw_status dw_commit_claim(dw_publisher *p, dw_error *err);
 /* For a writer that has claimed: sets p->commits.head to the newest version. DW_CONFLICT
  * if a later writer made it. */

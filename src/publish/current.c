@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "publish/publisher.h"
-#include "publish/ranks.h"
 #include "store/store.h"
 
 #define WAIT_MS 100 /* between two calls of the progress function */
@@ -41,10 +40,14 @@ static dw_status digest_live(dw_digest *out, dw_publisher *p, size_t i, dw_error
     return status;
 }
 
-/* Called by the owner of the baseline. */
-static dw_status compare(dw_publisher *p, bool *is_current, dw_error *err)
+dw_status dw_publisher_compare(dw_publisher *p, bool *is_current, dw_error *err)
 {
-    *is_current = !p->baseline.is_lost && !p->commits.in_doubt;
+    *is_current = false;
+    if (p->baseline.is_lost || p->commits.in_doubt)
+        return DW_OK;
+    dw_status shared = dw_shared_look(p, is_current, err);
+    if (shared != DW_OK)
+        return shared;
     for (size_t i = 0; *is_current && i < p->pieces.cut.n; i++) {
         dw_digest digest = 0;
         dw_status status = digest_live(&digest, p, i, err);
@@ -75,22 +78,8 @@ static void end(dw_publisher *p)
 
 dw_status dw_publisher_is_current(dw_publisher *p, bool *is_current, dw_error *err)
 {
-    dw_status status = DW_OK;
     begin(p);
-    if (p->live.shared.is_needed && p->job.phase == DW_JOB_UPLOADED) {
-        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                         "the previous version is uploaded but not committed. First call "
-                         "dw_publisher_commit or dw_publisher_accept");
-    } else if (p->live.shared.is_needed) { /* a round of all ranks, also if it fails */
-        status = dw_job_resolve_past(p, err);
-        if (status == DW_OK)
-            status = dw_ranks_agree(p, true, err);
-        if (status != DW_OK)
-            dw_ranks_give_up(p);
-        p->commits.round++;
-    }
-    if (status == DW_OK)
-        status = compare(p, is_current, err);
+    dw_status status = dw_publisher_compare(p, is_current, err);
     end(p);
     return status;
 }

@@ -20,8 +20,6 @@ dw_status dw_job_open(dw_publisher *p, dw_error *err)
 void dw_job_close(dw_job *job)
 {
     dw_uploaded_release(&job->part);
-    dw_writer_release(&job->receipt);
-    dw_writer_release(&job->outcome);
     dw_free(job->step);
     dw_free(job->notes);
     dw_free(job->unchanged);
@@ -93,6 +91,25 @@ dw_status dw_origin_take(dw_origin *out, const dw_version_source *given, dw_erro
     memcpy(out->stream, given->stream, sizeof out->stream);
     out->version = given->version;
     memcpy(out->commit_sha256, given->commit_sha256, sizeof out->commit_sha256);
+    return DW_OK;
+}
+
+dw_status dw_job_take_turn(dw_publisher *p, const char *step, dw_error *err)
+{
+    uint64_t turn;
+    if (p->options.n_ranks == 1)
+        return DW_OK;
+    if (!dw_turn_of_step(&turn, step))
+        return dw_fail(
+            err, DW_INVALID, dw_store_url(p->store),
+            "ranks publish one `step` together: give a number that is the same "
+            "on all of them, and goes up");
+    if (turn < p->job.turn)
+        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                       "step %s comes after step %s: steps of ranks go up. To go back, "
+                       "open the stream again on all ranks",
+                       step, p->job.step);
+    p->job.turn = turn;
     return DW_OK;
 }
 
@@ -276,19 +293,46 @@ static dw_status capture_devices(dw_publisher *p, dw_error *err)
     return status;
 }
 
-/* Makes the version and commits it. If the caller carries the receipts, ends when this
- * rank's receipt is written. */
+/* The caller publishes a step that is the newest version: a commit whose reply was lost,
+ * for instance. */
+static dw_status find_repeated(dw_publisher *p, dw_position *position,
+                               dw_publish_report *report, dw_error *err)
+{
+    bool is_current = false;
+    dw_status status = DW_OK;
+    if (p->captures.n == 0) /* weights on devices may have changed since the call */
+        status = dw_publisher_compare(p, &is_current, err);
+    on_captured(p);
+    if (status != DW_OK)
+        return status;
+    *position = p->commits.head;
+    dw_job_report(p, position, report);
+    return is_current ? DW_OK
+                      : dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                                "step %s is version %" PRIu64
+                                " already: other weights need a higher step",
+                                p->job.step, position->version);
+}
+
+/* Makes the version and commits it. */
 static dw_status run_job(dw_publisher *p, dw_position *position,
                          dw_publish_report *report, dw_error *err)
 {
     char write_id[DW_ID_TEXT];
     dw_uploaded_release(&p->job.part);
+    dw_ranks_begin(p, p->job.turn);
     dw_live_note_unchanged(p, p->job.unchanged);
     /* with devices, the publish has just tried to let it catch up */
     const bool is_held_restart = restarts_held(p);
     dw_status status = capture_devices(p, err);
     if (status == DW_OK && !is_held_restart)
         status = dw_job_resolve_past(p, err);
+    if (status == DW_OK && p->options.n_ranks > 1) {
+        p->job.is_repeat = p->ranks.committed == p->job.turn;
+        if (p->job.is_repeat)
+            return find_repeated(p, position, report, err);
+        status = dw_ranks_say_begun(p, err);
+    }
     if (status == DW_OK && (p->captures.n > 0 ? is_held_restart : p->baseline.is_broken))
         return run_restart(p, position, report, err);
     if (status == DW_OK)
@@ -314,10 +358,7 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     if (status != DW_OK)
         return status;
     if (p->sharded) {
-        status = dw_receipt_make(p, err);
-        if (status != DW_OK || p->options.receipts == DW_RECEIPTS_CALLER)
-            return status;
-        status = dw_receipts_exchange(p, &p->job.part.objects, position, report, err);
+        status = dw_receipts_exchange(p, &p->job.part, position, report, err);
     } else {
         if (!enter_commit(p))
             return fail_cancelled(p, err);
@@ -348,9 +389,12 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                                      ? p->version - p->upkeep.version
                                      : 0;
     /* the ranks may disagree on the outcome: each reads the stream before it goes on */
-    if (p->sharded && status != DW_OK)
+    if (p->sharded && status != DW_OK) {
         p->commits.in_doubt = true;
-    p->commits.round++;
+        p->live.shared.is_agreed = false;
+    }
+    if (status == DW_OK)
+        p->ranks.committed = p->job.turn;
     p->job.committing = false;
     p->job.cancel = false;
     p->job.phase = DW_JOB_IDLE;
@@ -395,14 +439,10 @@ static void do_job(dw_publisher *p)
     if (status == DW_IO) /* versions come first: the next one may have room */
         (void)dw_held_give_up_copy(&p->upkeep.held);
     if (status != DW_OK)
-        dw_ranks_give_up(p);
+        dw_ranks_say_failed(p, false, &error);
     pthread_mutex_lock(&p->lock);
-    if (status == DW_OK && p->sharded && p->options.receipts == DW_RECEIPTS_CALLER) {
-        p->job.phase = DW_JOB_UPLOADED;
-        return;
-    }
     dw_job_finish(p, status, &error, &report);
-    if (status != DW_OK)
+    if (status != DW_OK || p->job.is_repeat)
         return;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);

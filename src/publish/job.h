@@ -19,7 +19,6 @@ typedef enum dw_job_phase {
     DW_JOB_IDLE,
     DW_JOB_ENCODING,  /* the caller's weights are being read, or will be */
     DW_JOB_UPLOADING, /* they were read: the caller may change them */
-    DW_JOB_UPLOADED, /* the caller carries the receipts, and must call commit or accept */
 } dw_job_phase;
 
 typedef struct dw_ticket_fate {
@@ -40,14 +39,14 @@ typedef struct dw_job {
     bool cancel;                           /* the job under way should stop */
     bool committing;                       /* it is too late to stop */
     char *step;
+    uint64_t turn;  /* of several ranks: that of the step (ranks.h) */
+    bool is_repeat; /* the step is a version already */
     char *notes;
     dw_origin source; /* of the version that is committed next */
     bool *unchanged;  /* [pieces.n_table] tensors that the caller did not change */
     uint64_t t_start;
-    /* Owner: the publisher's thread; in phase DW_JOB_UPLOADED the caller's thread. */
+    /* Owner: the publisher's thread. */
     dw_uploaded part;
-    dw_writer receipt; /* of a sharded job */
-    dw_writer outcome; /* what rank 0 sends to the others */
 } dw_job;
 
 /* Once the pieces are cut. */
@@ -73,6 +72,10 @@ dw_status dw_job_resolve_past(dw_publisher *p, dw_error *err);
 /* Copies GIVEN, or none. DW_INVALID if it names no stream. */
 dw_status dw_origin_take(dw_origin *out, const dw_version_source *given, dw_error *err);
 
+/* Of several ranks: notes the step of the next job. All ranks must be at the same one: a
+ * version is one step of the trainer. DW_INVALID if it is no number, or goes back. The
+ * caller holds the lock. */
+dw_status dw_job_take_turn(dw_publisher *p, const char *step, dw_error *err);
 /* Hands a job to the publisher's thread, which has none. The caller holds the lock. */
 dw_status dw_job_submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note *note,
                         dw_error *err);

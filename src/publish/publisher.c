@@ -96,8 +96,7 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
         return dw_fail(err, DW_INVALID, NULL,
                        "a quantised stream cannot start from a base: followers would "
                        "need the quantised checkpoint. Upload version 0");
-    /* if one rank skipped a publish and another did not, their rounds would differ for
-     * ever */
+    /* ranks that skip different steps would rarely meet */
     if (p->sharded)
         o->when_busy = DW_BUSY_WAIT;
     for (size_t i = 0, before = 1; i < DW_MAX_FOLDS; i++) {
@@ -144,12 +143,16 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
                             dw_error *err)
 {
     *out = NULL;
+    dw_error unwanted = {0};
+    err = err ? err : &unwanted; /* other ranks hear of it too */
     dw_publisher *p = dw_publisher_new(store);
     if (!p)
         return dw_fail_memory(err, NULL);
     dw_status status = copy_options(p, options, err);
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
+    if (status != DW_OK)
+        dw_ranks_say_failed(p, true, err);
     p->version = p->commits.head.version;
     /* only this thread calls it: the others, which start now, do not see it */
     const dw_progress progress = p->options.progress;
@@ -182,6 +185,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_job_stop(p);
     dw_upkeep_stop(p);
     dw_job_close(&p->job);
+    dw_ranks_close(&p->ranks);
     dw_captures_close(&p->captures);
     dw_baseline_close(&p->baseline);
     dw_live_close(&p->live);
@@ -289,10 +293,6 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         pthread_mutex_unlock(&p->lock);
         return DW_OK;
     }
-    if (p->job.phase == DW_JOB_UPLOADED)
-        status = dw_fail(err, DW_INVALID, dw_store_url(p->store),
-                         "the previous version is uploaded but not committed. First call "
-                         "dw_publisher_commit or dw_publisher_accept");
     while (status == DW_OK && p->job.phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
             dw_job_cancel(p);
@@ -300,6 +300,8 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
     }
     if (status == DW_OK && p->fenced)
         status = dw_publisher_fail_fenced(p, err);
+    if (status == DW_OK)
+        status = dw_job_take_turn(p, note.step, err);
     if (status == DW_OK && p->captures.n > 0)
         status = hold_devices(p, &note, err);
     const bool restarts = p->captures.n > 0 && p->baseline.is_broken;
@@ -383,7 +385,7 @@ dw_status dw_publisher_wait(dw_publisher *p, uint64_t ticket, unsigned timeout_m
 
 static bool is_idle(const dw_publisher *p)
 {
-    return p->job.phase == DW_JOB_IDLE || p->job.phase == DW_JOB_UPLOADED;
+    return p->job.phase == DW_JOB_IDLE;
 }
 
 /* Waits until IS_REACHED returns true. False if the time is over first. */

@@ -7,6 +7,7 @@
  *     baseline.h      the publisher's copy of the newest version
  *     capture.h       weights on devices: how they are read
  *     commits.h       where the stream stands, and this writer's claim on it
+ *     ranks.h         what this rank and the others do together
  *     version_files.h the companion files of the next version
  *     hint.h          latest.json
  *     upkeep.h        folds and anchors
@@ -28,8 +29,8 @@
  *     sweep.c              checks that the baseline is still what was committed
  *     current.c            whether the caller's weights are the newest version
  *     commits.c            epochs, commits, lost replies
- *     ranks.c              sharded publish: parts, receipts
- *     ranks_by_caller.c    the same if the caller carries the receipts
+ *     ranks.c              sharded publish: turns, receipts
+ *     ranks_cover.c        which rank owns what
  *     shared_scales.c      scales of rows that a shard has only in part
  *     ranks_agree.c        ranks agree on these scales
  *     hint.c               latest.json
@@ -56,6 +57,7 @@
 #include "publish/hint.h"
 #include "publish/job.h"
 #include "publish/live_weights.h"
+#include "publish/ranks.h"
 #include "publish/shortcut.h"
 #include "publish/upkeep.h"
 #include "publish/version_files.h"
@@ -76,6 +78,7 @@ struct dw_publisher {
     dw_baseline baseline;
     dw_captures captures;
     dw_commits commits;
+    dw_ranks ranks;
     dw_version_files files;
     dw_hint hint;
     dw_upkeep upkeep;
@@ -123,6 +126,9 @@ dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *w
                                  dw_error *err);
 
 /* ---- current.c ---- */
+
+/* dw_publisher_is_current, for the owner of the baseline. */
+dw_status dw_publisher_compare(dw_publisher *p, bool *is_current, dw_error *err);
 
 /* Publishes the caller's weights if they differ from the newest version, and waits until
  * they are committed. PROGRESS may cancel that. */

@@ -309,7 +309,9 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = check_source(p, &spec, err);
     if (status == DW_OK)
         status = check_finite(p, tensors, err);
-    if (status == DW_OK)
+    if (status == DW_OK && p->options.rank != 0)
+        status = dw_stream_check_spec(p->stream, &spec, err);
+    else if (status == DW_OK)
         status = dw_stream_create(&p->stream, p->store, &spec, &p->options.trust, err);
     if (status == DW_OK) /* the keys belong to the caller of open */
         p->options.trust = (dw_trust){
@@ -374,6 +376,13 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
 {
     dw_status status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
+        status = dw_ranks_open(p, err);
+    if (status == DW_OK && p->options.rank != 0) { /* then the others hear what fails */
+        status = dw_stream_await(p, err);
+        if (status == DW_OK)
+            status = dw_epoch_join(p, err);
+    }
+    if (status == DW_OK)
         status = open_stream(p, tensors, n_tensors, err);
     /* do everything that can fail before the previous writer is fenced */
     if (status == DW_OK && p->options.rank == 0)
@@ -382,16 +391,16 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_baseline_allocate(p, err);
     if (status == DW_OK && p->options.rank == 0)
         status = dw_stream_check_hint(p->stream, err);
+    if (status == DW_OK) /* the head is found once all are in one epoch */
+        status = p->options.rank == 0 ? dw_commit_claim(p, err) : dw_ranks_meet(p, err);
     if (status == DW_OK)
-        status = dw_commit_claim(p, err);
+        status = p->options.rank == 0 ? dw_ranks_meet(p, err) : dw_commit_claim(p, err);
+    if (status == DW_OK)
+        status = dw_ranks_share(p, err);
     if (status != DW_OK)
         return status;
     p->created = p->commits.head.version == DW_NO_VERSION;
-    status = dw_ranks_meet(p, dw_commit_next_version(p), err);
-    if (status == DW_OK && p->created)
-        status = begin_stream(p, err);
-    else if (status == DW_OK)
-        status = dw_baseline_catch_up(p, err);
+    status = p->created ? begin_stream(p, err) : dw_baseline_catch_up(p, err);
     if (status == DW_OK && p->options.rank == 0)
         status = open_hint(p, err);
     if (status == DW_OK)

@@ -1,93 +1,190 @@
-/* Sharded publish. Without the receipts of all ranks there is no commit, so a rank that
- * dies leaves only objects that no record names. */
+/* Sharded publish. Without the receipts of all ranks for one turn there is no commit, so
+ * a version is one step on all ranks, and a rank that dies leaves only objects that no
+ * record names. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "codec/digest.h"
 #include "store/store.h"
 #include "publish/publisher.h"
 #include "publish/ranks.h"
 
-#define TIMEOUT_MS  600000
-#define PUT_TRIES   3
-#define POLL_MS     10
-#define POLL_MS_MAX 1000
+#define TIMEOUT_MS   600000
+#define PUT_TRIES    3
+#define POLL_MS      10
+#define POLL_MS_MAX  1000
+#define STEP_DIGITS  15 /* below 2^53 */
+#define STEP_TO_TURN 2
 
-/* Rank 0 waits twice as long: a rank whose wait ended in the last round is late by that
- * time. */
-uint64_t dw_rank_deadline(const dw_publisher *p)
+dw_status dw_ranks_open(dw_publisher *p, dw_error *err)
 {
-    const uint64_t limit =
-        p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS;
-    return dw_clock_ms() + (p->options.rank == 0 ? 2 * limit : limit);
+    dw_ranks *r = &p->ranks;
+    if (p->options.n_ranks == 1)
+        return DW_OK;
+    r->heard = dw_alloc_zeroed(p->options.n_ranks, sizeof *r->heard);
+    r->met = dw_alloc_zeroed(p->options.n_ranks, sizeof *r->met);
+    return r->heard && r->met ? dw_random_id(r->process, err) : dw_fail_memory(err, NULL);
 }
 
-/* Rank 0 may still be in the round before, which takes it up to twice its wait, and then
- * waits for the others. If it gives up it says so, so this is long only for a rank 0 that
- * does nothing. Once a job is open: if rank 0 cannot open, all ranks end. */
-uint64_t dw_rank_deadline_of_answer(const dw_publisher *p)
+void dw_ranks_close(dw_ranks *ranks)
 {
-    const uint64_t now = dw_clock_ms(), limit = dw_rank_deadline(p) - now;
-    return now + (p->job.has_thread ? 6 * limit : limit);
+    dw_free(ranks->heard);
+    dw_free(ranks->met);
+}
+
+uint64_t dw_rank_limit_ms(const dw_publisher *p)
+{
+    return p->options.rank_timeout_ms > 0 ? p->options.rank_timeout_ms : TIMEOUT_MS;
+}
+
+bool dw_turn_of_step(uint64_t *turn, const char *step)
+{
+    const size_t n = step ? strspn(step, "0123456789") : 0;
+    if (n == 0 || n > STEP_DIGITS || step[n] != '\0')
+        return false;
+    return sscanf(step, "%" SCNu64, turn) == 1 && (*turn += STEP_TO_TURN, true);
+}
+
+typedef struct turn_text {
+    char text[40];
+} turn_text;
+
+static turn_text name_turn(uint64_t turn)
+{
+    turn_text out = {"opening the stream"};
+    if (turn >= STEP_TO_TURN)
+        snprintf(out.text, sizeof out.text, "at step %" PRIu64, turn - STEP_TO_TURN);
+    return out;
 }
 
 dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err)
 {
     char shared[DW_ATTEMPT_DIGITS + 1];
     dw_status status = dw_random_id(out, err);
-    if (status != DW_OK)
+    if (status != DW_OK || p->options.n_ranks == 1)
         return status;
     snprintf(shared, sizeof shared, "%.8s%08" PRIx32, p->commits.writer,
-             (uint32_t)p->commits.round);
+             (uint32_t)p->ranks.turn);
     memcpy(out, shared, DW_ATTEMPT_DIGITS);
     return DW_OK;
 }
 
-/* ---- the receipt of this rank ---- */
+/* ---- what this rank says ---- */
 
-static dw_status write_receipt(dw_publisher *p, const dw_objects *objects,
-                               const dw_digest *digests, uint64_t n_changed,
-                               dw_error *err)
+static uint64_t version_of_turn(const dw_publisher *p)
 {
-    dw_receipt_record r = {.version = dw_commit_next_version(p),
-                           .epoch = p->commits.epoch,
-                           .round = p->commits.round,
-                           .rank = p->options.rank,
-                           .n_ranks = p->options.n_ranks,
-                           .share = dw_pieces_share(&p->pieces, digests),
-                           .n_changed = n_changed,
-                           .suspect_from = dw_sweep_suspect_from(p),
-                           .objects = *objects};
-    memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
-    memcpy(r.writer, p->commits.writer, sizeof r.writer);
-    dw_cover all = {SIZE_MAX, 0, p->pieces.n_table};
-    dw_cover *covers;
-    dw_status status = dw_covers_of_slices(&covers, &r.n_covers, &p->pieces.owned,
-                                           p->pieces.table, p->pieces.n_table, err);
-    if (status != DW_OK)
-        return status;
-    r.covers = covers;
-    if (!covers) { /* all of the model: a receipt must say so */
-        r.covers = &all;
-        r.n_covers = 1;
+    return p->ranks.turn == DW_TURN_MEET ? 0 : dw_commit_next_version(p);
+}
+
+static void fill_receipt(dw_receipt_record *out, const dw_publisher *p)
+{
+    memcpy(out->stream, p->stream->record.stream, sizeof out->stream);
+    memcpy(out->writer, p->commits.writer, sizeof out->writer);
+    memcpy(out->process, p->ranks.process, sizeof out->process);
+    out->version = version_of_turn(p);
+    out->epoch = p->commits.epoch;
+    out->turn = p->ranks.turn;
+    out->attempt = p->ranks.attempt;
+    out->rank = p->options.rank;
+    out->n_ranks = p->options.n_ranks;
+}
+
+/* Fills in that this rank's part of the turn is there: OBJECTS, which it borrows. */
+static dw_status fill_part(dw_receipt_record *out, const dw_publisher *p,
+                           const dw_objects *objects, const dw_digest *digests,
+                           uint64_t n_changed, dw_error *err)
+{
+    *out = (dw_receipt_record){.says = DW_SAYS_PART, .n_changed = n_changed};
+    fill_receipt(out, p);
+    if (objects)
+        out->objects = *objects;
+    if (digests) {
+        out->share = dw_pieces_share(&p->pieces, digests);
+        out->suspect_from = dw_sweep_suspect_from(p);
     }
-    dw_writer_release(&p->job.receipt);
-    status = dw_receipt_record_write(&p->job.receipt, &r, p->options.sign_key, err);
-    dw_free(covers);
+    dw_status status = dw_covers_of_slices(&out->covers, &out->n_covers, &p->pieces.owned,
+                                           p->pieces.table, p->pieces.n_table, err);
+    if (status != DW_OK || out->covers)
+        return status;
+    out->covers = dw_alloc(sizeof *out->covers); /* all of the model: it must say so */
+    if (!out->covers)
+        return dw_fail_memory(err, NULL);
+    out->covers[0] = (dw_cover){SIZE_MAX, 0, p->pieces.n_table};
+    out->n_covers = 1;
+    return DW_OK;
+}
+
+/* The objects belong to others. */
+static void release_part(dw_receipt_record *part)
+{
+    part->objects = (dw_objects){0};
+    dw_receipt_record_release(part);
+}
+
+dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
+                      dw_error *err)
+{
+    dw_status status = DW_UNAVAILABLE;
+    for (unsigned i = 0; i < PUT_TRIES && status == DW_UNAVAILABLE; i++)
+        status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
+                                    DW_PUT_REPLACE, err);
     return status;
 }
 
-dw_status dw_receipt_make(dw_publisher *p, dw_error *err)
+static dw_status say(dw_publisher *p, dw_receipt_record *receipt, dw_error *err)
 {
-    return write_receipt(p, &p->job.part.objects, p->job.part.digests,
-                         p->job.part.n_changed, err);
+    char key[DW_KEY_TEXT];
+    dw_key_receipt(key, p->commits.epoch, p->options.rank);
+    dw_writer bytes = {0};
+    dw_status status = dw_receipt_record_write(&bytes, receipt, p->options.sign_key, err);
+    if (status == DW_OK)
+        status = dw_rank_put(p, key, &bytes, err);
+    dw_writer_release(&bytes);
+    return status;
 }
 
-/* ---- rank 0: the receipts of all ranks ---- */
+void dw_ranks_begin(dw_publisher *p, uint64_t turn)
+{
+    p->ranks.turn = turn;
+    p->ranks.attempt++;
+    p->ranks.is_heard = false;
+    p->ranks.reason[0] = '\0';
+}
+
+dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err)
+{
+    if (p->options.rank != 0 || p->options.n_ranks == 1)
+        return DW_OK;
+    dw_receipt_record begun = {.says = DW_SAYS_BEGUN};
+    fill_receipt(&begun, p);
+    return say(p, &begun, err);
+}
+
+void dw_ranks_say_failed(dw_publisher *p, bool left, const dw_error *error)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool is_fenced = p->fenced; /* each rank finds that out by itself */
+    pthread_mutex_unlock(&p->lock);
+    /* what others heard from rank 0 they need not hear again from each other */
+    if (is_fenced || p->options.n_ranks == 1 || p->commits.epoch == 0 ||
+        (p->ranks.is_heard && p->options.rank != 0 && !left))
+        return;
+    char line[DW_ERROR_LINE_SIZE], reason[DW_ERROR_LINE_SIZE];
+    dw_text_clean(reason, sizeof reason,
+                  p->ranks.reason[0] ? p->ranks.reason : dw_error_line(error, line));
+    dw_receipt_record failed = {.says = left ? DW_SAYS_LEFT : DW_SAYS_FAILED,
+                                .reason = reason};
+    fill_receipt(&failed, p);
+    (void)say(p, &failed, NULL); /* if it fails, they wait until their limit */
+}
+
+/* ---- what the others say ---- */
 
 /* The signature of a commit covers what the other ranks say. */
 dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
@@ -105,45 +202,284 @@ dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t 
                    "all ranks the same `sign_key`");
 }
 
-static dw_status check_receipt(const dw_publisher *p, const dw_receipt_record *r,
-                               dw_error *err)
+/* Reads the receipt of RANK; DW_NOT_FOUND if there is none. */
+static dw_status read_receipt(dw_receipt_record *out, dw_publisher *p, uint32_t rank,
+                              dw_error *err)
 {
-    const char *url = dw_store_url(p->store);
-    if (strcmp(r->stream, p->stream->record.stream) != 0 ||
-        strcmp(r->writer, p->commits.writer) != 0 || r->epoch != p->commits.epoch ||
-        r->version != dw_commit_next_version(p) || r->round != p->commits.round ||
-        r->n_ranks != p->options.n_ranks || r->rank >= r->n_ranks)
-        return dw_fail(err, DW_MISMATCH, url,
-                       "the receipt of rank %" PRIu32 " is for version %" PRIu64
-                       ", epoch %" PRIu64 ", round %" PRIu64 " of %" PRIu32
-                       " ranks; this is version %" PRIu64 ", epoch %" PRIu64
-                       ", round %" PRIu64 " of %" PRIu32,
-                       r->rank, r->version, r->epoch, r->round, r->n_ranks,
-                       dw_commit_next_version(p), p->commits.epoch, p->commits.round,
-                       p->options.n_ranks);
-    return dw_objects_check(&r->objects, p->pieces.table, p->pieces.n_table, false, url,
-                            err);
+    char key[DW_KEY_TEXT];
+    dw_writer bytes;
+    *out = (dw_receipt_record){0};
+    dw_key_receipt(key, p->commits.epoch, rank);
+    dw_status status = dw_record_fetch(&bytes, p->store, key, err);
+    if (status == DW_OK)
+        status = dw_rank_check_signer(p, bytes.bytes, bytes.n_bytes, err);
+    if (status == DW_OK)
+        status = dw_receipt_record_parse(out, bytes.bytes, bytes.n_bytes, key, err);
+    dw_writer_release(&bytes);
+    if (status != DW_OK)
+        return status;
+    if (out->n_ranks != p->options.n_ranks)
+        status = dw_fail(err, DW_MISMATCH, dw_store_url(p->store),
+                         "rank %" PRIu32 " says that there are %" PRIu32
+                         " ranks, this one that there are %" PRIu32
+                         ": give all ranks the same `n_ranks`",
+                         rank, out->n_ranks, p->options.n_ranks);
+    else if (strcmp(out->stream, p->stream->record.stream) != 0 ||
+             strcmp(out->writer, p->commits.writer) != 0 ||
+             out->epoch != p->commits.epoch || out->rank != rank)
+        status = dw_fail(err, DW_MISMATCH, dw_store_url(p->store),
+                         "%s is of another stream or job: start all ranks again, with "
+                         "another `job`",
+                         key);
+    if (status != DW_OK)
+        dw_receipt_record_release(out);
+    return status;
 }
 
-/* Every element must be owned by exactly one rank. */
-static dw_status check_cover(const dw_publisher *p, const dw_receipt_record *receipts,
-                             dw_error *err)
+/* Another rank ended this turn, or did not come. */
+static dw_status fail_turn(dw_publisher *p, dw_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static dw_status fail_turn(dw_publisher *p, dw_error *err, const char *format, ...)
 {
-    const size_t n = p->options.n_ranks;
-    dw_object *parts = dw_alloc_zeroed(n, sizeof *parts);
-    if (!parts)
-        return dw_fail_memory(err, NULL);
-    size_t n_parts = 0;
-    for (size_t i = 0; i < n; i++)
-        if (receipts[i].n_covers > 0) {
-            parts[n_parts].covers = receipts[i].covers;
-            parts[n_parts++].n_covers = receipts[i].n_covers;
+    char *reason = p->ranks.reason;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof p->ranks.reason, format, args);
+    va_end(args);
+    if (!p->job.has_thread) /* the head may not be known yet */
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "%s: start all ranks again, together", reason);
+    return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                   "%s: version %" PRIu64 " was not committed. The next one covers it",
+                   reason, dw_commit_next_version(p));
+}
+
+dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn, dw_error *err)
+{
+    p->ranks.is_heard = true;
+    return fail_turn(p, err, "rank %" PRIu32 " is already %s, this one is %s", rank,
+                     name_turn(turn).text, name_turn(p->ranks.turn).text);
+}
+
+/* DW_OK unless what RANK says ends this turn. */
+static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r,
+                      dw_error *err)
+{
+    const bool is_new = r->attempt > p->ranks.heard[rank];
+    if (p->options.rank == 0 && p->ranks.met[rank][0] &&
+        strcmp(p->ranks.met[rank], r->process) != 0)
+        return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                       "two processes are rank %" PRIu32
+                       " of job '%s': stop all ranks, and start them with another `job`",
+                       rank, p->options.job);
+    if (r->says == DW_SAYS_LEFT)
+        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                       "rank %" PRIu32
+                       " could not open the stream (%.600s): start all ranks again",
+                       rank, r->reason);
+    if (r->turn > p->ranks.turn)
+        return dw_rank_fail_ahead(p, rank, r->turn, err);
+    if (r->turn < p->ranks.turn)
+        return DW_OK;
+    if (r->says == DW_SAYS_FAILED && is_new) {
+        p->ranks.heard[rank] = r->attempt;
+        p->ranks.is_heard = true;
+        return rank == 0
+                   ? fail_turn(p, err, "rank 0 gave up: %s", r->reason)
+                   : fail_turn(p, err, "rank %" PRIu32 " failed (%s)", rank, r->reason);
+    }
+    if (r->says == DW_SAYS_PART && r->version > version_of_turn(p))
+        return fail_turn(p, err, "rank %" PRIu32 " is at version %" PRIu64, rank,
+                         r->version);
+    return DW_OK;
+}
+
+/* ---- waiting ---- */
+
+typedef struct waiting {
+    dw_publisher *p;
+    dw_rank_look look;
+    void *context;
+    bool *came;     /* [n_ranks] */
+    uint32_t first; /* the first rank that did not come ... */
+    uint64_t turn;  /* ... and where it was seen last */
+    bool was_seen;
+    uint64_t signs; /* changes if a rank says something new */
+    uint64_t pause;
+    uint64_t end;
+} waiting;
+
+/* Looks at RANK once. */
+static dw_status look_at(waiting *w, uint32_t rank, dw_error *err)
+{
+    dw_receipt_record receipt;
+    dw_status status = read_receipt(&receipt, w->p, rank, err);
+    if (status != DW_OK && status != DW_NOT_FOUND)
+        return status;
+    const bool is_there = status == DW_OK;
+    const uint64_t turn = receipt.turn, attempt = receipt.attempt;
+    status = w->look(w->context, rank, is_there ? &receipt : NULL, err);
+    if (status == DW_NOT_FOUND && is_there) {
+        dw_error heard = {0};
+        dw_status end = hear(w->p, rank, &receipt, &heard);
+        /* what it waits for may have come just before that was said */
+        if (end != DW_OK)
+            status = w->look(w->context, rank, &receipt, err);
+        if (end != DW_OK && status == DW_NOT_FOUND) {
+            status = end;
+            if (err)
+                *err = heard;
         }
-    const dw_objects all = {parts, n_parts};
-    dw_status status = dw_objects_check(&all, p->pieces.table, p->pieces.n_table, true,
-                                        "what the ranks own", err);
-    dw_free(parts);
+    }
+    if (is_there)
+        dw_receipt_record_release(&receipt);
+    w->came[rank] = status == DW_OK;
+    if (status != DW_NOT_FOUND)
+        return status;
+    if (w->first == 0 || w->p->options.rank != 0) {
+        w->first = rank;
+        w->turn = turn;
+        w->was_seen = is_there;
+    }
+    w->signs += is_there ? turn + attempt : 0;
+    return DW_OK;
+}
+
+/* Whether a later start has taken the stream. */
+static bool is_superseded(dw_publisher *p)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_epoch(key, p->commits.epoch + 1);
+    return dw_store_stat(p->store, key, NULL, NULL, NULL) == DW_OK;
+}
+
+/* A request of this rank may have arrived late, and put an old receipt in the place of
+ * the newest one; or another process is the same rank. */
+static dw_status check_own(dw_publisher *p, dw_receipt_record *mine, dw_error *err)
+{
+    dw_receipt_record found;
+    dw_status status = read_receipt(&found, p, p->options.rank, err);
+    if (status != DW_OK)
+        return status == DW_NOT_FOUND && mine ? say(p, mine, err) : DW_OK;
+    if (strcmp(found.process, p->ranks.process) != 0)
+        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "two processes are rank %" PRIu32
+                         " of job '%s': stop all ranks, and start them with another "
+                         "`job`",
+                         p->options.rank, p->options.job);
+    else if (mine && found.attempt != p->ranks.attempt)
+        status = say(p, mine, err);
+    dw_receipt_record_release(&found);
     return status;
+}
+
+static dw_status fail_late(waiting *w, dw_error *err)
+{
+    dw_publisher *p = w->p;
+    if (p->options.rank != 0 && is_superseded(p))
+        return dw_commit_fail_fenced(p, "it claimed the next epoch", err);
+    return fail_turn(p, err, "rank %" PRIu32 " did not come in time%s%s", w->first,
+                     w->was_seen ? "; it was seen " : "",
+                     w->was_seen ? name_turn(w->turn).text : "");
+}
+
+/* MINE is what this rank says meanwhile; or NULL. */
+static dw_status wait_for_ranks(dw_publisher *p, dw_receipt_record *mine,
+                                dw_rank_look look, void *context, dw_error *err)
+{
+    const bool is_first = p->options.rank == 0;
+    const uint32_t begin = is_first ? 1 : 0, n = is_first ? p->options.n_ranks : 1;
+    /* others give rank 0 the time to say who did not come */
+    const uint64_t limit = (is_first ? 1 : 2) * dw_rank_limit_ms(p);
+    waiting w = {.p = p, .look = look, .context = context, .pause = POLL_MS};
+    w.came = dw_alloc_zeroed(p->options.n_ranks, sizeof *w.came);
+    dw_status status = w.came ? DW_OK : dw_fail_memory(err, NULL);
+    w.end = dw_clock_ms() + limit;
+    for (bool all = false; status == DW_OK;) {
+        const uint64_t signs = w.signs;
+        w.signs = 0;
+        w.first = 0;
+        all = true;
+        for (uint32_t i = begin; status == DW_OK && i < n; i++)
+            if (!w.came[i]) {
+                status = look_at(&w, i, err);
+                all = all && w.came[i];
+            }
+        if (status != DW_OK || all)
+            break;
+        if (w.signs != signs)
+            w.end = dw_clock_ms() + limit;
+        if (dw_clock_ms() >= w.end)
+            status = fail_late(&w, err);
+        else if (dw_job_cancelled(p, 0, 0) != 0)
+            status = dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
+                             "cancelled while waiting for rank %" PRIu32, w.first);
+        else if (w.pause == POLL_MS_MAX && mine)
+            status = check_own(p, mine, err);
+        if (status == DW_OK)
+            dw_sleep_ms(w.pause);
+        w.pause = w.pause * 2 < POLL_MS_MAX ? w.pause * 2 : POLL_MS_MAX;
+    }
+    dw_free(w.came);
+    return status;
+}
+
+dw_status dw_ranks_wait(dw_publisher *p, dw_rank_look look, void *context, dw_error *err)
+{
+    return wait_for_ranks(p, NULL, look, context, err);
+}
+
+/* ---- rank 0: the receipts of all ranks ---- */
+
+typedef struct collection {
+    dw_publisher *p;
+    dw_receipt_record *receipts; /* [n_ranks] */
+} collection;
+
+/* Takes the receipt if the rank's part of this turn is there. */
+static dw_status take_part(void *context, uint32_t rank, dw_receipt_record *receipt,
+                           dw_error *err)
+{
+    const collection *c = context;
+    dw_publisher *p = c->p;
+    if (!receipt || receipt->says != DW_SAYS_PART || receipt->turn != p->ranks.turn ||
+        receipt->version != version_of_turn(p))
+        return DW_NOT_FOUND;
+    if (p->ranks.turn == DW_TURN_MEET)
+        memcpy(p->ranks.met[rank], receipt->process, sizeof p->ranks.met[rank]);
+    else if (strcmp(p->ranks.met[rank], receipt->process) != 0)
+        return DW_NOT_FOUND; /* `hear` refuses it */
+    dw_status status =
+        dw_covers_check(receipt->covers, receipt->n_covers, p->pieces.table,
+                        p->pieces.n_table, dw_store_url(p->store), err);
+    if (status == DW_OK)
+        status = dw_objects_check(&receipt->objects, p->pieces.table, p->pieces.n_table,
+                                  false, dw_store_url(p->store), err);
+    if (status != DW_OK)
+        return status;
+    c->receipts[rank] = *receipt;
+    *receipt = (dw_receipt_record){0};
+    return DW_OK;
+}
+
+/* Waits for the receipts of all ranks; that of this one, rank 0, is MINE. */
+static dw_status collect(dw_receipt_record **out, dw_publisher *p,
+                         const dw_receipt_record *mine, dw_error *err)
+{
+    *out = dw_alloc_zeroed(p->options.n_ranks, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, NULL);
+    (*out)[0] = *mine;
+    collection c = {p, *out};
+    return p->options.n_ranks == 1 ? DW_OK : wait_for_ranks(p, NULL, take_part, &c, err);
+}
+
+static void release_all(dw_receipt_record *receipts, const dw_publisher *p)
+{
+    for (uint32_t i = 1; receipts && i < p->options.n_ranks; i++)
+        dw_receipt_record_release(&receipts[i]);
+    dw_free(receipts);
 }
 
 static dw_status join_receipts(dw_publisher *p, const dw_receipt_record *receipts,
@@ -169,9 +505,9 @@ static dw_status join_receipts(dw_publisher *p, const dw_receipt_record *receipt
     return DW_OK;
 }
 
-static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipts,
-                               dw_position *position, dw_publish_report *report,
-                               dw_error *err)
+static dw_status commit_parts(dw_publisher *p, const dw_receipt_record *receipts,
+                              dw_position *position, dw_publish_report *report,
+                              dw_error *err)
 {
     dw_commit_record commit = {.step = p->job.step ? p->job.step : "",
                                .notes = p->job.notes ? p->job.notes : ""};
@@ -183,7 +519,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
         commit.base =
             anchor ? NULL : (char *)(p->options.base_name ? p->options.base_name : "");
     }
-    dw_status status = check_cover(p, receipts, err);
+    dw_status status = dw_ranks_check_cover(p, receipts, err);
     if (status == DW_OK)
         status = dw_random_id(commit.write_id, err);
     if (status == DW_OK)
@@ -204,163 +540,7 @@ static dw_status commit_parsed(dw_publisher *p, const dw_receipt_record *receipt
     return status;
 }
 
-dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
-                             const size_t *n_bytes, size_t n_receipts,
-                             dw_position *position, dw_publish_report *report,
-                             dw_error *err)
-{
-    const char *url = dw_store_url(p->store);
-    if (n_receipts != p->options.n_ranks)
-        return dw_fail(err, DW_INVALID, url,
-                       "there are %zu receipts, but %" PRIu32 " ranks", n_receipts,
-                       p->options.n_ranks);
-    dw_receipt_record *parsed = dw_alloc_zeroed(n_receipts, sizeof *parsed);
-    bool *seen = dw_alloc_zeroed(n_receipts, sizeof *seen);
-    dw_status status = parsed && seen ? DW_OK : dw_fail_memory(err, url);
-    for (size_t i = 0; status == DW_OK && i < n_receipts; i++) {
-        status =
-            p->options.receipts == DW_RECEIPTS_STORE
-                ? dw_rank_check_signer(p, receipts[i], n_bytes[i], err)
-                : dw_stream_check_signer(p->stream, receipts[i], n_bytes[i], url, err);
-        if (status == DW_OK)
-            status = dw_receipt_record_parse(&parsed[i], receipts[i], n_bytes[i],
-                                             "receipt", err);
-        if (status == DW_OK)
-            status = check_receipt(p, &parsed[i], err);
-        if (status == DW_OK && seen[parsed[i].rank])
-            status = dw_fail(err, DW_INVALID, url,
-                             "there are two receipts of rank %" PRIu32, parsed[i].rank);
-        if (status == DW_OK)
-            seen[parsed[i].rank] = true;
-    }
-    if (status == DW_OK)
-        status = commit_parsed(p, parsed, position, report, err);
-    for (size_t i = 0; parsed && i < n_receipts; i++)
-        dw_receipt_record_release(&parsed[i]);
-    dw_free(parsed);
-    dw_free(seen);
-    return status;
-}
-
-/* ---- through the store ---- */
-
-/* DW_OK if the record under KEY equals this rank's, byte by byte. */
-static dw_status confirm_record(dw_publisher *p, const char *key, const dw_writer *mine,
-                                dw_error *err)
-{
-    dw_writer found;
-    dw_status status = dw_record_fetch(&found, p->store, key, err);
-    if (status == DW_OK && (found.n_bytes != mine->n_bytes ||
-                            memcmp(found.bytes, mine->bytes, found.n_bytes) != 0))
-        status = dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
-                         "%s is of another process: two processes are rank %" PRIu32
-                         " of job '%s'. Stop one of them",
-                         key, p->options.rank, p->options.job);
-    dw_writer_release(&found);
-    return status;
-}
-
-dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
-                      dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (unsigned tries = 0; tries < PUT_TRIES; tries++) {
-        status = dw_store_put_bytes(p->store, key, mine->bytes, mine->n_bytes,
-                                    DW_PUT_CREATE, err);
-        if (status != DW_CONFLICT && status != DW_UNAVAILABLE)
-            return status;
-        dw_error reading = {0};
-        dw_status read = confirm_record(p, key, mine, &reading);
-        if (read == DW_OK)
-            return DW_OK; /* the reply was lost */
-        if (read == DW_CONFLICT || (status == DW_CONFLICT && tries + 1 == PUT_TRIES)) {
-            if (err)
-                *err = reading;
-            return read;
-        }
-    }
-    return status;
-}
-
-static dw_status put_receipt(dw_publisher *p, dw_error *err)
-{
-    char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
-                   p->options.rank);
-    return dw_rank_put(p, key, &p->job.receipt, err);
-}
-
-/* Sleeps, longer each time. DW_UNAVAILABLE if END has passed. */
-static dw_status pause_for(dw_publisher *p, uint64_t *pause, uint64_t end,
-                           const char *what, dw_error *err)
-{
-    if (dw_clock_ms() >= end && !p->job.has_thread) /* the head may not be known yet */
-        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                       "%s did not come in time: start all ranks again, together", what);
-    if (dw_clock_ms() >= end)
-        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                       "%s did not come in time: version %" PRIu64
-                       " was not committed. The next one covers it",
-                       what, dw_commit_next_version(p));
-    if (dw_job_cancelled(p, 0, 0) != 0)
-        return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
-                       "cancelled while waiting for %s", what);
-    dw_sleep_ms(*pause);
-    *pause = *pause * 2 < POLL_MS_MAX ? *pause * 2 : POLL_MS_MAX;
-    return DW_OK;
-}
-
-dw_status dw_rank_wait(dw_publisher *p, const char *key, uint64_t end, dw_writer *out,
-                       dw_error *err)
-{
-    uint64_t pause = POLL_MS;
-    for (;;) {
-        dw_status status = dw_record_fetch(out, p->store, key, err);
-        if (status != DW_NOT_FOUND)
-            return status;
-        status = pause_for(p, &pause, end, key, err);
-        if (status != DW_OK)
-            return status;
-    }
-}
-
-static dw_status wait_for_receipt(dw_publisher *p, uint32_t rank, uint64_t end,
-                                  dw_writer *out, dw_error *err)
-{
-    char key[DW_KEY_TEXT];
-    dw_key_receipt(key, dw_commit_next_version(p), p->commits.epoch, p->commits.round,
-                   rank);
-    return dw_rank_wait(p, key, end, out, err);
-}
-
-static dw_status collect_and_commit(dw_publisher *p, dw_position *position,
-                                    dw_publish_report *report, dw_error *err)
-{
-    const uint32_t n = p->options.n_ranks;
-    dw_writer *found = dw_alloc_zeroed(n, sizeof *found);
-    const void **bytes = dw_alloc_array(n, sizeof *bytes);
-    size_t *n_bytes = dw_alloc_array(n, sizeof *n_bytes);
-    dw_status status = found && bytes && n_bytes ? DW_OK : dw_fail_memory(err, NULL);
-    const uint64_t end = dw_rank_deadline(p);
-    for (uint32_t i = 0; status == DW_OK && i < n; i++) {
-        if (i == p->options.rank) {
-            bytes[i] = p->job.receipt.bytes;
-            n_bytes[i] = p->job.receipt.n_bytes;
-            continue;
-        }
-        status = wait_for_receipt(p, i, end, &found[i], err);
-        bytes[i] = found[i].bytes;
-        n_bytes[i] = found[i].n_bytes;
-    }
-    if (status == DW_OK)
-        status = dw_receipts_commit(p, bytes, n_bytes, n, position, report, err);
-    for (uint32_t i = 0; found && i < n; i++)
-        dw_writer_release(&found[i]);
-    dw_free(found);
-    dw_free(bytes);
-    dw_free(n_bytes);
-    return status;
-}
+/* ---- the others: the commit ---- */
 
 static bool names_object(const dw_commit_record *commit, const char *key)
 {
@@ -401,39 +581,39 @@ static bool is_made_of(const dw_publisher *p, const dw_commit_record *c,
     return good;
 }
 
-static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
-                                 dw_position *position, dw_publish_report *report,
-                                 dw_error *err)
+typedef struct outcome {
+    dw_publisher *p;
+    const dw_objects *mine;
+    dw_position *position;
+    dw_publish_report *report;
+} outcome;
+
+static dw_status take_commit(void *context, uint32_t rank, dw_receipt_record *receipt,
+                             dw_error *err)
 {
-    const uint64_t end = dw_rank_deadline(p), version = dw_commit_next_version(p);
-    uint64_t pause = POLL_MS;
+    (void)rank;
+    (void)receipt;
+    const outcome *o = context;
+    dw_publisher *p = o->p;
     dw_commit_record c;
-    dw_status status;
-    while ((status = dw_stream_read_commit(p->stream, version, &c, err)) ==
-           DW_NOT_FOUND) {
-        status = pause_for(p, &pause, end, "rank 0", err);
-        if (status != DW_OK) {
-            p->commits.in_doubt = true; /* the commit may still arrive */
-            return status;
-        }
-    }
-    if (status != DW_OK) {
-        p->commits.in_doubt = true;
+    const uint64_t version = dw_commit_next_version(p);
+    dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
+    if (status != DW_OK)
         return status;
-    }
-    bool ours = c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
-    if (ours && !is_made_of(p, &c, mine)) {
+    const bool ours =
+        c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
+    if (ours && !is_made_of(p, &c, o->mine)) {
         dw_baseline_fall_behind(p);
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "version %" PRIu64 " was committed from an earlier attempt. "
                          "Publish again: the next version covers this one",
                          version);
     }
-    *position = dw_position_of(&c);
-    report->suspect_from = c.suspect_from;
-    report->n_changed = c.n_changed;
-    report->n_objects = c.objects.n;
-    report->n_bytes = dw_objects_bytes(&c.objects);
+    *o->position = dw_position_of(&c);
+    o->report->suspect_from = c.suspect_from;
+    o->report->n_changed = c.n_changed;
+    o->report->n_objects = c.objects.n;
+    o->report->n_bytes = dw_objects_bytes(&c.objects);
     dw_commit_record_release(&c);
     if (!ours) {
         char reason[64];
@@ -443,44 +623,115 @@ static dw_status wait_for_commit(dw_publisher *p, const dw_objects *mine,
     return status;
 }
 
-dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+/* MINE, this rank's part, is there. */
+static dw_status exchange(dw_publisher *p, dw_receipt_record *mine, dw_position *position,
+                          dw_publish_report *report, dw_error *err)
+{
+    if (p->options.rank != 0) {
+        outcome o = {p, &mine->objects, position, report};
+        dw_status status = say(p, mine, err);
+        if (status == DW_OK)
+            status = wait_for_ranks(p, mine, take_commit, &o, err);
+        if (status != DW_OK)
+            p->commits.in_doubt = true; /* the commit may still arrive */
+        return status;
+    }
+    dw_receipt_record *receipts;
+    dw_status status = collect(&receipts, p, mine, err);
+    if (status == DW_OK)
+        status = commit_parts(p, receipts, position, report, err);
+    release_all(receipts, p);
+    return status;
+}
+
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_uploaded *part,
                                dw_position *position, dw_publish_report *report,
                                dw_error *err)
 {
-    if (p->options.rank == 0)
-        return collect_and_commit(p, position, report, err);
-    dw_status status = put_receipt(p, err);
-    return status == DW_OK ? wait_for_commit(p, mine, position, report, err) : status;
+    dw_receipt_record mine;
+    dw_status status =
+        fill_part(&mine, p, &part->objects, part->digests, part->n_changed, err);
+    if (status == DW_OK)
+        status = exchange(p, &mine, position, report, err);
+    release_part(&mine);
+    return status;
+}
+
+/* ---- the meeting ---- */
+
+/* Rank 0 has met all. DW_STALE if a later start of the same job took its place. */
+static dw_status take_answer(void *context, uint32_t rank, dw_receipt_record *receipt,
+                             dw_error *err)
+{
+    (void)rank;
+    dw_publisher *p = context;
+    if (receipt && receipt->says != DW_SAYS_LEFT &&
+        (receipt->says == DW_SAYS_PART || receipt->turn > DW_TURN_MEET))
+        return check_own(p, NULL, err);
+    return is_superseded(p) ? DW_STALE : DW_NOT_FOUND;
+}
+
+static dw_status meet_others(dw_publisher *p, dw_receipt_record *mine, dw_error *err)
+{
+    dw_receipt_record *receipts;
+    dw_status status = collect(&receipts, p, mine, err);
+    if (status == DW_OK)
+        status = dw_ranks_check_cover(p, receipts, err);
+    release_all(receipts, p);
+    return status == DW_OK ? say(p, mine, err) : status;
+}
+
+dw_status dw_ranks_meet(dw_publisher *p, dw_error *err)
+{
+    dw_receipt_record mine;
+    if (p->options.n_ranks == 1)
+        return DW_OK;
+    p->ranks.turn = DW_TURN_MEET;
+    p->ranks.attempt = 1;
+    dw_status status = fill_part(&mine, p, NULL, NULL, 0, err);
+    if (status == DW_OK && p->options.rank == 0)
+        status = meet_others(p, &mine, err);
+    while (status == DW_OK && p->options.rank != 0) {
+        status = say(p, &mine, err);
+        if (status == DW_OK)
+            status = wait_for_ranks(p, &mine, take_answer, p, err);
+        if (status != DW_STALE)
+            break;
+        status = dw_epoch_join(p, err);
+        fill_receipt(&mine, p);
+    }
+    release_part(&mine);
+    return status;
 }
 
 /* ---- version 0 ---- */
 
-static dw_status wait_for_fork(dw_publisher *p, dw_error *err)
+static dw_status take_fork(void *context, uint32_t rank, dw_receipt_record *receipt,
+                           dw_error *err)
 {
-    uint64_t pause = POLL_MS, head;
-    const uint64_t end = dw_rank_deadline(p);
-    dw_status status;
-    while ((status = dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err)) ==
-           DW_NOT_FOUND) {
-        status = pause_for(p, &pause, end, "rank 0", err);
-        if (status != DW_OK)
-            break;
-    }
-    return status;
+    (void)rank;
+    (void)receipt;
+    dw_publisher *p = context;
+    uint64_t head;
+    return dw_stream_find_head(p->stream, DW_NO_VERSION, &head, err);
 }
 
 dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
 {
-    if (p->options.first == DW_FIRST_FORK) {
-        dw_status status =
-            p->options.rank == 0 ? dw_fork_first_version(p, err) : wait_for_fork(p, err);
+    dw_ranks_begin(p, DW_TURN_FIRST);
+    dw_status status = dw_ranks_say_begun(p, err);
+    if (status == DW_OK && p->options.first == DW_FIRST_FORK) {
+        status = p->options.rank == 0 ? dw_fork_first_version(p, err)
+                                      : dw_ranks_wait(p, take_fork, p, err);
         return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
     }
     char write_id[DW_ID_TEXT];
     dw_position position;
     dw_publish_report report = {0};
     dw_objects objects = {0};
-    dw_status status = dw_ranks_agree(p, true, err);
+    dw_receipt_record mine = {0};
+    if (status == DW_OK)
+        status = dw_ranks_agree(p, true, err);
     dw_shared_scales_keep(p);
     if (status == DW_OK)
         status = dw_baseline_copy_live(p, err);
@@ -493,11 +744,11 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     if (status == DW_OK)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)
-        status = write_receipt(p, &objects, p->baseline.digests, 0, err);
+        status = fill_part(&mine, p, &objects, p->baseline.digests, 0, err);
     if (status == DW_OK)
-        status = dw_receipts_exchange(p, &objects, &position, &report, err);
+        status = exchange(p, &mine, &position, &report, err);
+    release_part(&mine);
     dw_objects_release(&objects);
-    p->commits.round++;
     if (status == DW_OK)
         p->commits.head = position;
     return status;

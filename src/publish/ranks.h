@@ -1,5 +1,11 @@
-/* Sharded publish: each rank uploads its part and writes a receipt, and rank 0 makes one
- * commit of all receipts (docs/PROTOCOL.md, section 6).
+/* Sharded publish: each rank uploads its part and says so in its receipt, and rank 0
+ * makes one commit of all receipts (docs/PROTOCOL.md, section 6).
+ *
+ * A turn is what ranks do together: they meet, make version 0, or publish a step. A rank
+ * has one receipt, which it replaces; it says how far the rank is in which turn. Turns
+ * only go up, so a rank that finds another one ahead of it gives its own turn up at once.
+ *
+ * Owner of dw_ranks: the owner of the baseline.
  */
 #ifndef DW_PUBLISH_RANKS_H
 #define DW_PUBLISH_RANKS_H
@@ -8,51 +14,82 @@
 #include "stream/record.h"
 #include "weights/position.h"
 
-/* Draws an id for the objects of a rank. In one round the ids of all ranks begin with the
+#define DW_TURN_MEET  0
+#define DW_TURN_FIRST 1 /* version 0; the turn of step N is N + 2 */
+
+typedef struct dw_ranks {
+    char process[DW_ID_TEXT]; /* of this publisher */
+    uint64_t turn;
+    uint64_t attempt;   /* counts the turns that were begun, repeated ones too */
+    uint64_t committed; /* the turn of this job's newest version; 0: none */
+    bool is_heard;      /* another rank ended this turn */
+    char reason[400];   /* ... and why; or "" */
+    uint64_t *heard;    /* [n_ranks] the last attempt that ended a turn of this rank */
+    char (*met)[DW_ID_TEXT]; /* [n_ranks] rank 0: their processes */
+} dw_ranks;
+
+dw_status dw_ranks_open(dw_publisher *p, dw_error *err);
+void dw_ranks_close(dw_ranks *ranks);
+
+/* The turn of a step, which must be a number; false if it is none. */
+bool dw_turn_of_step(uint64_t *turn, const char *step);
+
+/* All ranks meet, once, after they opened the stream. Fails on all of them if one has
+ * left, or if an element of the model does not belong to exactly one of them. */
+dw_status dw_ranks_meet(dw_publisher *p, dw_error *err);
+void dw_ranks_begin(dw_publisher *p, uint64_t turn);
+/* Rank 0 tells the others in which turn it is. */
+dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err);
+/* Tells the others that this rank failed in its turn, as ERROR says; LEFT: for good. */
+void dw_ranks_say_failed(dw_publisher *p, bool left, const dw_error *error);
+
+/* Draws an id for the objects of a rank. In one turn the ids of all ranks begin with the
  * same digits, which shows that the objects belong together. */
 dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err);
 
 /* Version 0 of a sharded stream. */
 dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err);
-/* Writes this rank's receipt for the uploaded part to p->job.receipt. */
-dw_status dw_receipt_make(dw_publisher *p, dw_error *err);
-/* Rank 0: makes one commit of the receipts of all ranks. */
-dw_status dw_receipts_commit(dw_publisher *p, const void *const *receipts,
-                             const size_t *n_bytes, size_t n_receipts,
-                             dw_position *position, dw_publish_report *report,
-                             dw_error *err);
-/* The same through the store: rank 0 collects the receipts and commits. The others put
- * theirs and wait for the commit, which must name MINE, this rank's objects. */
-dw_status dw_receipts_exchange(dw_publisher *p, const dw_objects *mine,
+/* PART was uploaded. Rank 0 waits for the others and commits; they wait for the commit,
+ * which must name the objects of PART. */
+dw_status dw_receipts_exchange(dw_publisher *p, const dw_uploaded *part,
                                dw_position *position, dw_publish_report *report,
                                dw_error *err);
 
-/* When to stop waiting for another rank. */
-uint64_t dw_rank_deadline(const dw_publisher *p);
-/* The same for the maxima of rank 0. */
-uint64_t dw_rank_deadline_of_answer(const dw_publisher *p);
-/* Creates this rank's record under KEY. DW_CONFLICT if another process did. */
-dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *mine,
+/* What a rank waits for: DW_OK if it came, DW_NOT_FOUND if not yet. RECEIPT is what RANK
+ * says, NULL if nothing; the function may take what is in it. */
+typedef dw_status (*dw_rank_look)(void *context, uint32_t rank,
+                                  dw_receipt_record *receipt, dw_error *err);
+/* Rank 0 waits for something from each other rank, and the others for rank 0.
+ * DW_UNAVAILABLE if one of them failed, is in a later turn, or did not come in time. */
+dw_status dw_ranks_wait(dw_publisher *p, dw_rank_look look, void *context, dw_error *err);
+/* The error if RANK is in a later turn than this one. */
+dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
+                             dw_error *err);
+/* Writes a record of this rank in the place of an earlier one. */
+dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
                       dw_error *err);
-/* DW_UNTRUSTED unless another rank's record, which came through the store, is signed by a
- * trusted key; without trusted keys, by this rank's own, if it signs. */
+/* DW_UNTRUSTED unless another rank's record is signed by a trusted key; without trusted
+ * keys, by this rank's own, if it signs. */
 dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
                                dw_error *err);
-/* Waits for the record of another rank. DW_UNAVAILABLE if END has passed. */
-dw_status dw_rank_wait(dw_publisher *p, const char *key, uint64_t end, dw_writer *out,
-                       dw_error *err);
+/* How long ranks wait for each other. */
+uint64_t dw_rank_limit_ms(const dw_publisher *p);
+
+/* ---- ranks_cover.c ---- */
+
+/* DW_INVALID if an element of the model does not belong to exactly one of the ranks:
+ * names the tensor and the ranks. */
+dw_status dw_ranks_check_cover(const dw_publisher *p, const dw_receipt_record *receipts,
+                               dw_error *err);
 
 /* ---- ranks_agree.c: scales that several ranks share ---- */
 
-/* Finds out whether any ranks share scales. All ranks call it, once, before the stream's
- * next version, VERSION. */
-dw_status dw_ranks_meet(dw_publisher *p, uint64_t version, dw_error *err);
+/* Finds out whether any ranks share scales, and agrees on these. All ranks call it, once,
+ * when they have met. */
+dw_status dw_ranks_share(dw_publisher *p, dw_error *err);
 /* Agrees with the other ranks on the scales that they share; nothing to do if there are
  * none. All ranks call it before they quantise; WITH_KNOWN reads tensors that are known
  * too. DW_NOT_FINITE on all ranks if one of them has such weights there. */
 dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err);
-/* The round failed. Rank 0 says so if it has not answered in it: the others would wait.
- */
-void dw_ranks_give_up(dw_publisher *p);
 
 #endif

@@ -1,7 +1,6 @@
 /* Ranks agree on the maxima of scales that they share, through the store: each rank puts
  * those of its parts, and rank 0 answers with the maxima of all (docs/PROTOCOL.md,
- * section 6). A rank that dies leaves the others waiting until their deadline.
- */
+ * section 6). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -66,22 +65,27 @@ static void merge_own(all_maxima *all, const dw_publisher *p)
 
 /* ---- records ---- */
 
-/* Writes what ALL has; NULL: this rank gives up. */
-static dw_status write_record(dw_writer *out, const dw_publisher *p, uint64_t version,
+/* Which version a turn of this publisher is about. */
+static uint64_t version_of(const dw_publisher *p)
+{
+    return p->ranks.turn == DW_TURN_MEET ? 0 : dw_commit_next_version(p);
+}
+
+/* Writes what ALL has. */
+static dw_status write_record(dw_writer *out, const dw_publisher *p,
                               const all_maxima *all, dw_error *err)
 {
-    dw_maxima_record r = {.version = version,
+    dw_maxima_record r = {.version = version_of(p),
                           .epoch = p->commits.epoch,
-                          .round = p->commits.round,
+                          .turn = p->ranks.turn,
                           .rank = p->options.rank,
                           .n_ranks = p->options.n_ranks,
-                          .gave_up = !all,
-                          .values = all ? all->values : NULL,
-                          .n_values = all ? all->n : 0};
+                          .values = all->values,
+                          .n_values = all->n};
     memcpy(r.stream, p->stream->record.stream, sizeof r.stream);
     memcpy(r.writer, p->commits.writer, sizeof r.writer);
     size_t n_room = 0;
-    for (size_t t = 0; all && t < p->live.quant.plan->n_entries; t++) {
+    for (size_t t = 0; t < p->live.quant.plan->n_entries; t++) {
         if (p->live.quant.plan->entries[t].role != DW_QUANT_SCALE)
             continue;
         const size_t begin = place_of(p, t), n = scales_of(p, t);
@@ -104,153 +108,138 @@ static dw_status write_record(dw_writer *out, const dw_publisher *p, uint64_t ve
     return status;
 }
 
-/* Reads the record of RANK, and adds it to ALL. */
-static dw_status take_record(all_maxima *all, dw_publisher *p, uint64_t version,
-                             uint32_t rank, const dw_writer *bytes, dw_error *err)
+typedef struct merging {
+    all_maxima *all;
+    dw_publisher *p;
+} merging;
+
+/* Adds the maxima of RANK to ALL, if those of this turn are there. */
+static dw_status take_maxima(void *context, uint32_t rank, dw_receipt_record *receipt,
+                             dw_error *err)
 {
-    const char *url = dw_store_url(p->store);
+    (void)receipt;
+    const merging *m = context;
+    dw_publisher *p = m->p;
     const dw_quant_plan *plan = p->live.quant.plan;
+    char key[DW_KEY_TEXT];
+    dw_writer bytes;
     dw_maxima_record r;
-    dw_status status = dw_rank_check_signer(p, bytes->bytes, bytes->n_bytes, err);
+    dw_key_maxima(key, p->commits.epoch, rank);
+    dw_status status = dw_record_fetch(&bytes, p->store, key, err);
     if (status == DW_OK)
-        status = dw_maxima_record_parse(&r, bytes->bytes, bytes->n_bytes, "maxima", err);
+        status = dw_rank_check_signer(p, bytes.bytes, bytes.n_bytes, err);
+    if (status == DW_OK)
+        status = dw_maxima_record_parse(&r, bytes.bytes, bytes.n_bytes, key, err);
+    dw_writer_release(&bytes);
     if (status != DW_OK)
         return status;
     bool good = strcmp(r.stream, p->stream->record.stream) == 0 &&
-                strcmp(r.writer, p->commits.writer) == 0 && r.version == version &&
-                r.epoch == p->commits.epoch && r.round == p->commits.round &&
+                strcmp(r.writer, p->commits.writer) == 0 && r.epoch == p->commits.epoch &&
                 r.rank == rank && r.n_ranks == p->options.n_ranks;
-    for (size_t i = 0; good && i < r.n_runs; i++) {
+    if (good && r.turn > p->ranks.turn)
+        status = dw_rank_fail_ahead(p, rank, r.turn, err);
+    else if (good && (r.turn < p->ranks.turn || r.version != version_of(p)))
+        status = DW_NOT_FOUND;
+    for (size_t i = 0; status == DW_OK && good && i < r.n_runs; i++) {
         const dw_maxima_run *run = &r.runs[i];
         good = run->tensor < plan->n_entries &&
                plan->entries[run->tensor].role == DW_QUANT_SCALE &&
                run->first <= scales_of(p, run->tensor) &&
                run->n <= scales_of(p, run->tensor) - run->first;
         if (good)
-            merge(all, place_of(p, run->tensor) + (size_t)run->first, r.values + run->at,
-                  run->n);
+            merge(m->all, place_of(p, run->tensor) + (size_t)run->first,
+                  r.values + run->at, run->n);
     }
-    if (!good)
-        status = dw_fail(err, DW_MISMATCH, url,
-                         "the maxima of rank %" PRIu32
-                         " are for another version, epoch, round or model: all ranks "
-                         "must publish the same model with the same options",
-                         rank);
-    else if (r.gave_up)
-        status = dw_fail(err, DW_UNAVAILABLE, url,
-                         "rank 0 failed or did not get what it waited for: version "
-                         "%" PRIu64 " was not committed. The next one covers it",
-                         version);
     dw_maxima_record_release(&r);
-    return status;
+    return good ? status
+                : dw_fail(err, DW_MISMATCH, dw_store_url(p->store),
+                          "the maxima of rank %" PRIu32
+                          " are of another model: all ranks must publish the same model "
+                          "with the same options",
+                          rank);
 }
 
 /* ---- the exchange ---- */
 
-static dw_status put_record(dw_publisher *p, uint64_t version, const all_maxima *all,
-                            dw_error *err)
+static dw_status put_record(dw_publisher *p, const all_maxima *all, dw_error *err)
 {
     char key[DW_KEY_TEXT];
     dw_writer bytes = {0};
-    dw_key_maxima(key, version, p->commits.epoch, p->commits.round, p->options.rank);
-    dw_status status = write_record(&bytes, p, version, all, err);
+    dw_key_maxima(key, p->commits.epoch, p->options.rank);
+    dw_status status = write_record(&bytes, p, all, err);
     if (status == DW_OK)
         status = dw_rank_put(p, key, &bytes, err);
     dw_writer_release(&bytes);
     return status;
 }
 
-static dw_status wait_record(all_maxima *all, dw_publisher *p, uint64_t version,
-                             uint32_t rank, uint64_t end, dw_error *err)
-{
-    char key[DW_KEY_TEXT];
-    dw_writer bytes = {0};
-    dw_key_maxima(key, version, p->commits.epoch, p->commits.round, rank);
-    dw_status status = dw_rank_wait(p, key, end, &bytes, err);
-    if (status == DW_OK)
-        status = take_record(all, p, version, rank, &bytes, err);
-    dw_writer_release(&bytes);
-    return status;
-}
-
 /* ALL has what this rank knows, and takes the maxima of all ranks. */
-static dw_status exchange(all_maxima *all, dw_publisher *p, uint64_t version,
-                          dw_error *err)
+static dw_status exchange(all_maxima *all, dw_publisher *p, dw_error *err)
 {
+    merging m = {all, p};
     dw_status status = DW_OK;
     if (p->options.n_ranks == 1)
         return DW_OK;
-    if (p->options.rank != 0) {
-        status = put_record(p, version, all, err);
-        return status == DW_OK
-                   ? wait_record(all, p, version, 0, dw_rank_deadline_of_answer(p), err)
-                   : status;
-    }
-    const uint64_t end = dw_rank_deadline(p);
-    for (uint32_t i = 1; status == DW_OK && i < p->options.n_ranks; i++)
-        status = wait_record(all, p, version, i, end, err);
+    if (p->options.rank != 0)
+        status = put_record(p, all, err);
     if (status == DW_OK)
-        status = put_record(p, version, all, err);
-    if (status == DW_OK)
-        p->live.shared.n_answered = p->commits.round + 1;
-    return status;
+        status = dw_ranks_wait(p, take_maxima, &m, err);
+    return status == DW_OK && p->options.rank == 0 ? put_record(p, all, err) : status;
 }
 
-void dw_ranks_give_up(dw_publisher *p)
-{
-    const dw_shared_scales *s = &p->live.shared;
-    if (p->options.rank == 0 && p->options.n_ranks > 1 && s->is_needed &&
-        s->n_answered != p->commits.round + 1)
-        (void)put_record(p, dw_commit_next_version(p), NULL, NULL);
-}
-
-dw_status dw_ranks_meet(dw_publisher *p, uint64_t version, dw_error *err)
-{
-    all_maxima all;
-    if (!p->sharded || !p->live.quant.plan)
-        return DW_OK;
-    dw_status status = all_open(&all, p, err);
-    if (status == DW_OK) {
-        merge_own(&all, p); /* nothing was measured yet: they say only which scales */
-        status = exchange(&all, p, version, err);
-    }
-    for (size_t i = 0; status == DW_OK && i < all.n; i++)
-        p->live.shared.is_needed = p->live.shared.is_needed || all.is_there[i];
-    all_close(&all);
-    p->commits.round++;
-    return status;
-}
-
-dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err)
+/* Measures, and takes the maxima of all ranks. *IS_FINITE: whether all are. */
+static dw_status agree(dw_publisher *p, bool with_known, bool *is_shared, bool *is_finite,
+                       dw_error *err)
 {
     dw_shared_scales *s = &p->live.shared;
     all_maxima all;
-    if (!s->is_needed)
-        return DW_OK;
+    s->is_agreed = false;
     dw_status status = dw_shared_measure(p, with_known, err);
     if (status != DW_OK)
         return status;
     status = all_open(&all, p, err);
     if (status == DW_OK) {
         merge_own(&all, p);
-        status = exchange(&all, p, dw_commit_next_version(p), err);
+        status = exchange(&all, p, err);
     }
     for (size_t u = 0; status == DW_OK && u < s->n_units; u++)
         memcpy(s->agreed + s->units[u].at,
                all.values + place_of(p, s->units[u].weight) + s->units[u].first_scale,
                s->units[u].n_scales * sizeof *s->agreed);
-    /* also ranks that do not share the bad block stop at once */
-    for (size_t i = 0; status == DW_OK && i < all.n; i++)
-        if (all.values[i] >= 0x7f800000u)
-            status = DW_NOT_FINITE;
-    all_close(&all);
-    if (status == DW_NOT_FINITE) {
-        status = dw_shared_use(p, err);
-        return status != DW_OK
-                   ? status
-                   : dw_fail(err, DW_NOT_FINITE, dw_store_url(p->store),
-                             "other ranks have NaN or infinity in a block or row that "
-                             "they share: publish weights that are finite");
+    *is_shared = false;
+    *is_finite = true;
+    for (size_t i = 0; status == DW_OK && i < all.n; i++) {
+        *is_shared = *is_shared || all.is_there[i];
+        *is_finite = *is_finite && all.values[i] < 0x7f800000u;
     }
-    return status == DW_OK ? dw_shared_use(p, err) : status;
+    if (status == DW_OK && s->n > 0)
+        memcpy(s->given, s->own, s->n * sizeof *s->given);
+    s->is_agreed = status == DW_OK && *is_finite;
+    all_close(&all);
+    return status;
+}
+
+dw_status dw_ranks_share(dw_publisher *p, dw_error *err)
+{
+    bool is_finite;
+    if (!p->sharded || !p->live.quant.plan)
+        return DW_OK;
+    return agree(p, true, &p->live.shared.is_needed, &is_finite, err);
+}
+
+dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err)
+{
+    bool is_shared, is_finite;
+    if (!p->live.shared.is_needed)
+        return DW_OK;
+    dw_status status = agree(p, with_known, &is_shared, &is_finite, err);
+    if (status != DW_OK)
+        return status;
+    status = dw_shared_use(p, err);
+    /* also ranks that do not share the bad block stop at once */
+    return status != DW_OK || is_finite
+               ? status
+               : dw_fail(err, DW_NOT_FINITE, dw_store_url(p->store),
+                         "other ranks have NaN or infinity in a block or row that they "
+                         "share: publish weights that are finite");
 }

@@ -73,7 +73,8 @@ dw_status dw_shared_open(dw_publisher *p, dw_error *err)
     }
     s->own = dw_alloc_zeroed(s->n + 1, sizeof *s->own);
     s->agreed = dw_alloc_zeroed(s->n + 1, sizeof *s->agreed);
-    if (status == DW_OK && (!s->own || !s->agreed))
+    s->given = dw_alloc_zeroed(s->n + 1, sizeof *s->given);
+    if (status == DW_OK && (!s->own || !s->agreed || !s->given))
         status = dw_fail_memory(err, NULL);
     return status;
 }
@@ -84,6 +85,7 @@ void dw_shared_close(dw_shared_scales *s)
     dw_free(s->units);
     dw_free(s->own);
     dw_free(s->agreed);
+    dw_free(s->given);
     *s = (dw_shared_scales){0};
 }
 
@@ -178,6 +180,17 @@ dw_status dw_shared_use(dw_publisher *p, dw_error *err)
         }
     }
     return DW_OK;
+}
+
+dw_status dw_shared_look(dw_publisher *p, bool *is_same, dw_error *err)
+{
+    dw_shared_scales *s = &p->live.shared;
+    *is_same = true;
+    if (!s->is_needed)
+        return DW_OK;
+    dw_status status = dw_shared_measure(p, true, err);
+    *is_same = s->is_agreed && memcmp(s->own, s->given, s->n * sizeof *s->own) == 0;
+    return status == DW_OK && *is_same ? dw_shared_use(p, err) : status;
 }
 
 void dw_shared_scales_keep(dw_publisher *p)

@@ -37,8 +37,9 @@ typedef struct dw_shared_scales {
     uint32_t *own;    /* [n] the maxima of the parts, as bits of F32 */
     uint32_t *agreed; /* [n] those of all ranks */
     size_t n;
-    bool is_needed; /* ranks must agree before they quantise: the same on all of them */
-    uint64_t n_answered; /* rank 0: one more than the last round that it answered in */
+    uint32_t *given; /* [n] what this rank brought to that agreement */
+    bool is_agreed;  /* `agreed` is what `given` led to, on all ranks */
+    bool is_needed;  /* ranks must agree before they quantise: the same on all of them */
 } dw_shared_scales;
 
 /* Finds the shared units. Once the pieces are cut. */
@@ -52,6 +53,9 @@ dw_status dw_shared_measure(dw_publisher *p, bool with_known, dw_error *err);
  * now on. A tensor with another scale than before is not known. DW_NOT_FINITE if there is
  * none, naming a tensor. */
 dw_status dw_shared_use(dw_publisher *p, dw_error *err);
+/* Measures again. *IS_SAME if the scales that were agreed on last are still right, as far
+ * as this rank can see; then they are used. */
+dw_status dw_shared_look(dw_publisher *p, bool *is_same, dw_error *err);
 /* The version with these scales is the head, or becomes it. Sticky scales: all ranks keep
  * them, also those that publish none of them. */
 void dw_shared_scales_keep(dw_publisher *p);

@@ -57,6 +57,7 @@ typedef struct collection {
     anchor *anchors;    /* ascending */
     size_t n_anchors;
     uint64_t head;
+    uint64_t epoch; /* of the head */
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
     char follower[65];
 
@@ -162,6 +163,7 @@ static dw_status look(collection *c, dw_error *err)
         status = dw_stream_read_head(c->stream, c->stream->head, &newest, err);
     if (status == DW_OK) {
         c->head = newest.version;
+        c->epoch = newest.epoch;
         dw_commit_record_release(&newest);
         /* from a damaged log nothing is removed */
         status = dw_stream_check_newest(c->stream, c->head, err);
@@ -549,14 +551,14 @@ static dw_status remove_objects(collection *c, dw_error *err)
     }
     for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {
         const dw_listed *item = &c->receipts.items[i];
-        uint64_t version;
-        if (dw_key_is_receipt(item->key, &version) && version <= c->head)
+        uint64_t epoch;
+        if (dw_key_is_receipt(item->key, &epoch) && epoch < c->epoch)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
     for (size_t i = 0; status == DW_OK && i < c->maxima.n; i++) {
         const dw_listed *item = &c->maxima.items[i];
-        uint64_t version;
-        if (dw_key_is_maxima(item->key, &version) && version <= c->head)
+        uint64_t epoch;
+        if (dw_key_is_maxima(item->key, &epoch) && epoch < c->epoch)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
     return status;

@@ -34,10 +34,8 @@ void dw_key_shortcut(char out[DW_KEY_TEXT], uint64_t version,
 /* What sorts between the shortcuts to VERSION and those to versions before it. */
 void dw_key_before_shortcuts(char out[DW_KEY_TEXT], uint64_t version);
 void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch);
-void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
-                    uint64_t round, uint32_t rank);
-void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
-                   uint64_t round, uint32_t rank);
+void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank);
+void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank);
 void dw_key_follower(char out[DW_KEY_TEXT], const char *id);
 /* PURPOSE is NULL for a version's own objects, else "fold" or "anchor". */
 void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
@@ -50,13 +48,13 @@ bool dw_key_is_commit(const char *key, uint64_t *version);
 bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_shortcut);
-bool dw_key_is_receipt(const char *key, uint64_t *version);
-bool dw_key_is_maxima(const char *key, uint64_t *version);
+bool dw_key_is_receipt(const char *key, uint64_t *epoch);
+bool dw_key_is_maxima(const char *key, uint64_t *epoch);
 bool dw_key_is_file(const char *key, uint64_t *version);
 /* Whether the key begins as those of the objects of VERSION do. */
 bool dw_key_is_of(const char *key, uint64_t version);
 /* Whether two keys of objects are of one version and one attempt: their ids begin with
- * the same digits. The ranks of a round share these (dw_rank_write_id). */
+ * the same digits. The ranks of a turn share these (dw_rank_write_id). */
 #define DW_ATTEMPT_DIGITS 16
 bool dw_key_same_attempt(const char *key, const char *other);
 bool dw_follower_id_valid(const char *id); /* 1 to 64 of A-Za-z0-9_.- , no leading dot */
@@ -215,14 +213,27 @@ typedef struct dw_shortcut_record {
     dw_record_seal seal;
 } dw_shortcut_record;
 
+/* What a rank says of its turn. */
+typedef enum dw_receipt_says {
+    DW_SAYS_PART,   /* its part is there */
+    DW_SAYS_BEGUN,  /* it has begun */
+    DW_SAYS_FAILED, /* it failed, and goes on to another turn */
+    DW_SAYS_LEFT,   /* it failed, and takes no turn any more */
+} dw_receipt_says;
+
 typedef struct dw_receipt_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
     uint64_t epoch;
     char writer[DW_ID_TEXT];
-    uint64_t round;
+    char process[DW_ID_TEXT]; /* drawn by each process that opens the stream */
+    uint64_t turn;            /* what this is about: the same on all ranks */
+    uint64_t attempt;         /* counts those of this process */
     uint32_t rank;
     uint32_t n_ranks;
+    dw_receipt_says says;
+    char *reason; /* FAILED, LEFT: for people; else NULL */
+    /* PART */
     dw_digest share;
     uint64_t n_changed;
     uint64_t suspect_from; /* as in a commit */
@@ -241,16 +252,15 @@ typedef struct dw_maxima_run {
 } dw_maxima_run;
 
 /* What one rank found in its parts of blocks, or rows, that it shares with others; of
- * rank 0, the maxima of all ranks, or that it gave the round up. */
+ * rank 0, the maxima of all ranks. */
 typedef struct dw_maxima_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
     uint64_t epoch;
     char writer[DW_ID_TEXT];
-    uint64_t round;
+    uint64_t turn;
     uint32_t rank;
     uint32_t n_ranks;
-    bool gave_up;        /* rank 0 only, and without runs */
     dw_maxima_run *runs; /* ascending, disjoint, none empty */
     size_t n_runs;
     uint32_t *values; /* those of all runs, one after the other */

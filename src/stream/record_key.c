@@ -34,20 +34,14 @@ void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch)
     snprintf(out, DW_KEY_TEXT, "epochs/%010" PRIu64 ".json", epoch);
 }
 
-void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
-                    uint64_t round, uint32_t rank)
+void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank)
 {
-    snprintf(out, DW_KEY_TEXT,
-             "receipts/%020" PRIu64 "-%010" PRIu64 "-%06" PRIu64 "-%05" PRIu32 ".json",
-             version, epoch, round, rank);
+    snprintf(out, DW_KEY_TEXT, "receipts/%010" PRIu64 "-%05" PRIu32 ".json", epoch, rank);
 }
 
-void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t version, uint64_t epoch,
-                   uint64_t round, uint32_t rank)
+void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank)
 {
-    snprintf(out, DW_KEY_TEXT,
-             "maxima/%020" PRIu64 "-%010" PRIu64 "-%06" PRIu64 "-%05" PRIu32 ".json",
-             version, epoch, round, rank);
+    snprintf(out, DW_KEY_TEXT, "maxima/%010" PRIu64 "-%05" PRIu32 ".json", epoch, rank);
 }
 
 void dw_key_follower(char out[DW_KEY_TEXT], const char *id)
@@ -168,29 +162,28 @@ bool dw_key_same_attempt(const char *key, const char *other)
     return strncmp(key, other, VERSION_END + 1 + DW_ATTEMPT_DIGITS) == 0;
 }
 
-/* VERSION-EPOCH-ROUND-RANK after PREFIX; KEY_OF writes such a key. */
-static bool is_of_rank(const char *key, const char *prefix, uint64_t *version,
-                       void (*key_of)(char *, uint64_t, uint64_t, uint64_t, uint32_t))
+/* EPOCH-RANK after PREFIX; KEY_OF writes such a key. */
+static bool is_of_rank(const char *key, const char *prefix, uint64_t *epoch,
+                       void (*key_of)(char *, uint64_t, uint32_t))
 {
     const char *at = key;
     char again[DW_KEY_TEXT];
-    uint64_t epoch, round, rank;
-    if (!skip_text(&at, prefix) || !skip_number(&at, version) || !skip_text(&at, "-") ||
-        !skip_number(&at, &epoch) || !skip_text(&at, "-") || !skip_number(&at, &round) ||
-        !skip_text(&at, "-") || !skip_number(&at, &rank) || rank > UINT32_MAX)
+    uint64_t rank;
+    if (!skip_text(&at, prefix) || !skip_number(&at, epoch) || !skip_text(&at, "-") ||
+        !skip_number(&at, &rank) || rank > UINT32_MAX)
         return false;
-    key_of(again, *version, epoch, round, (uint32_t)rank);
+    key_of(again, *epoch, (uint32_t)rank);
     return strcmp(key, again) == 0;
 }
 
-bool dw_key_is_receipt(const char *key, uint64_t *version)
+bool dw_key_is_receipt(const char *key, uint64_t *epoch)
 {
-    return is_of_rank(key, "receipts/", version, dw_key_receipt);
+    return is_of_rank(key, "receipts/", epoch, dw_key_receipt);
 }
 
-bool dw_key_is_maxima(const char *key, uint64_t *version)
+bool dw_key_is_maxima(const char *key, uint64_t *epoch)
 {
-    return is_of_rank(key, "maxima/", version, dw_key_maxima);
+    return is_of_rank(key, "maxima/", epoch, dw_key_maxima);
 }
 
 bool dw_key_is_file(const char *key, uint64_t *version)

@@ -79,18 +79,6 @@ static void take_runs(dw_fields *f, dw_maxima_record *out)
     }
 }
 
-/* Only rank 0 says so: the others need not wait for it. */
-static void take_gave_up(dw_fields *f, dw_maxima_record *out)
-{
-    if (f->status != DW_OK || !dw_json_get(f->object, "gave_up"))
-        return;
-    out->gave_up = true;
-    if (dw_field_number(f, "gave_up") != 1)
-        dw_fields_fail(f, DW_CORRUPT, "gave_up", "is not 1");
-    else if (out->rank != 0 || out->n_runs > 0)
-        dw_fields_fail(f, DW_CORRUPT, "gave_up", "does not belong to this record");
-}
-
 dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err)
 {
@@ -103,10 +91,9 @@ dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_
     out->version = dw_field_number(&f, "version");
     out->epoch = dw_field_number(&f, "epoch");
     dw_field_id(&f, out->writer, "writer");
-    out->round = dw_field_number(&f, "round");
+    out->turn = dw_field_number(&f, "turn");
     dw_field_rank(&f, &out->rank, &out->n_ranks);
     take_runs(&f, out);
-    take_gave_up(&f, out);
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_maxima_record_release(out);
@@ -127,9 +114,9 @@ dw_status dw_maxima_record_write(dw_writer *out, dw_maxima_record *record,
     dw_record_begin(out, "maxima", record->stream);
     dw_write_format(out,
                     ",\"version\":%" PRIu64 ",\"epoch\":%" PRIu64
-                    ",\"writer\":\"%s\",\"round\":%" PRIu64 ",\"rank\":%" PRIu32
+                    ",\"writer\":\"%s\",\"turn\":%" PRIu64 ",\"rank\":%" PRIu32
                     ",\"n_ranks\":%" PRIu32 ",\"maxima\":[",
-                    record->version, record->epoch, record->writer, record->round,
+                    record->version, record->epoch, record->writer, record->turn,
                     record->rank, record->n_ranks);
     for (size_t i = 0; i < record->n_runs; i++) {
         const dw_maxima_run *run = &record->runs[i];
@@ -142,7 +129,7 @@ dw_status dw_maxima_record_write(dw_writer *out, dw_maxima_record *record,
         }
         dw_write_text(out, "\"]");
     }
-    dw_write_text(out, record->gave_up ? "],\"gave_up\":1" : "]");
+    dw_write_text(out, "]");
     dw_status status = dw_record_end(out, start, &record->seal, key, err);
     if (status == DW_OK && out->n_bytes - start > DW_RECORD_BYTES)
         status = dw_fail(err, DW_INVALID, NULL,

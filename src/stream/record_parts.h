@@ -7,6 +7,9 @@
 #define DW_MAX_OBJECTS 65536   /* of one record */
 #define DW_MAX_TENSORS 1000000 /* of one stream */
 
+/* The words for dw_receipt_says, and NULL. */
+extern const char *const dw_receipt_words[];
+
 /* Each takes member NAME; a fault goes to F. What was taken up to a fault is released by
  * the record's release function. */
 void dw_field_covers(dw_fields *f, dw_cover **covers, size_t *n_covers, const char *name);

@@ -319,6 +319,19 @@ void dw_shortcut_record_release(dw_shortcut_record *record)
 
 /* ---- receipt ---- */
 
+const char *const dw_receipt_words[] = {"part", "begun", "failed", "left", NULL};
+
+static dw_receipt_says read_says(dw_fields *f)
+{
+    const char *word = dw_field_text(f, "says", 32);
+    for (unsigned i = 0; f->status == DW_OK && dw_receipt_words[i]; i++)
+        if (strcmp(word, dw_receipt_words[i]) == 0)
+            return (dw_receipt_says)i;
+    if (f->status == DW_OK)
+        dw_fields_fail(f, DW_CORRUPT, "says", "is none of part, begun, failed, left");
+    return DW_SAYS_BEGUN;
+}
+
 dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, size_t n,
                                   const char *where, dw_error *err)
 {
@@ -331,13 +344,20 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
     out->version = dw_field_number(&f, "version");
     out->epoch = dw_field_number(&f, "epoch");
     dw_field_id(&f, out->writer, "writer");
-    out->round = dw_field_number(&f, "round");
+    dw_field_id(&f, out->process, "process");
+    out->turn = dw_field_number(&f, "turn");
+    out->attempt = dw_field_number(&f, "attempt");
     dw_field_rank(&f, &out->rank, &out->n_ranks);
-    out->share = dw_field_digest(&f, "share");
-    out->n_changed = dw_field_number(&f, "changed");
-    out->suspect_from = read_suspect(&f, out->version);
-    dw_field_covers(&f, &out->covers, &out->n_covers, "covers");
-    dw_field_objects(&f, &out->objects);
+    out->says = read_says(&f);
+    if (out->says == DW_SAYS_FAILED || out->says == DW_SAYS_LEFT)
+        out->reason = dw_field_note(&f, "reason");
+    if (out->says == DW_SAYS_PART) {
+        out->share = dw_field_digest(&f, "share");
+        out->n_changed = dw_field_number(&f, "changed");
+        out->suspect_from = read_suspect(&f, out->version);
+        dw_field_covers(&f, &out->covers, &out->n_covers, "covers");
+        dw_field_objects(&f, &out->objects);
+    }
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_receipt_record_release(out);
@@ -346,6 +366,7 @@ dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, siz
 
 void dw_receipt_record_release(dw_receipt_record *record)
 {
+    dw_free(record->reason);
     dw_free(record->covers);
     dw_objects_release(&record->objects);
     *record = (dw_receipt_record){0};

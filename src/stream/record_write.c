@@ -258,15 +258,22 @@ dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
     put_number(out, "version", record->version);
     put_number(out, "epoch", record->epoch);
     put_text(out, "writer", record->writer);
-    put_number(out, "round", record->round);
+    put_text(out, "process", record->process);
+    put_number(out, "turn", record->turn);
+    put_number(out, "attempt", record->attempt);
     put_number(out, "rank", record->rank);
     put_number(out, "n_ranks", record->n_ranks);
-    put_digest(out, "share", record->share);
-    put_number(out, "changed", record->n_changed);
-    put_suspect(out, record->suspect_from);
-    dw_write_text(out, ",\"covers\":");
-    dw_write_covers(out, record->covers, record->n_covers);
-    put_objects(out, &record->objects);
+    put_text(out, "says", dw_receipt_words[record->says]);
+    if (record->says == DW_SAYS_FAILED || record->says == DW_SAYS_LEFT)
+        put_text(out, "reason", record->reason);
+    if (record->says == DW_SAYS_PART) {
+        put_digest(out, "share", record->share);
+        put_number(out, "changed", record->n_changed);
+        put_suspect(out, record->suspect_from);
+        dw_write_text(out, ",\"covers\":");
+        dw_write_covers(out, record->covers, record->n_covers);
+        put_objects(out, &record->objects);
+    }
     return finish(out, start, &record->seal, key, check_receipt, err);
 }
 

@@ -91,11 +91,11 @@ def layouts():
     with deltawire.torch.Publisher(model, url=url, rank_timeout=300) as publisher:
         named = {name: tensor for name, tensor in model.items() if name != "of_the_last_rank"}
         keep(publisher, named, 0)
-        for _ in range(3):
+        for step in range(1, 4):
             with torch.no_grad():
                 for tensor in model.values():
                     tensor.mul_(1.25)
-            publisher.publish()
+            publisher.publish(step=step)
             keep(publisher, named)
     for wrong, text in [
         (lambda: deltawire.torch.Follower({"x": model["hsdp"]}, url), "is a DTensor"),
@@ -104,6 +104,9 @@ def layouts():
         (lambda: deltawire.torch.Publisher(  # fails on one rank, and all of them raise
             {"x": flat.to(torch.complex128) if rank == 2 else flat}, url=url,
             group=dist.group.WORLD), "'x' is torch.complex128 on rank 2"),
+        (lambda: deltawire.torch.Publisher({"x": model["hsdp"]}, url=url, start_step=rank // 2),
+         "start_step is 0 on rank 0 and 1 on rank 2"),
+        (publisher.publish, "give `step`"),
     ]:
         try:
             wrong()
@@ -133,14 +136,14 @@ def die(amid):
     def publish(publisher, model):
         keep(publisher, model, 0)
         change(model)
-        publisher.publish()
+        publisher.publish(step=1)
         keep(publisher, model)
         change(model)
         keep(publisher, model, 2)  # the next version, if it is committed
         dist.barrier()
         if rank == 1 and not amid:
             os.kill(os.getpid(), signal.SIGKILL)
-        publisher.publish()
+        publisher.publish(step=2)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
@@ -158,7 +161,7 @@ def resume():
         keep(publisher, model, publisher.version)
         for _ in range(4):
             change(model)
-        publisher.publish()
+        publisher.publish(step=1)
         keep(publisher, model)
     simple(publish)
 
@@ -168,7 +171,7 @@ def not_finite(publisher, weights):
     before = weights.clone()
     with torch.no_grad():
         weights.fill_(float("nan") if rank == 1 else 5.0)
-    publisher.publish()
+    publisher.publish(step=4)
     try:
         publisher.wait()
         raise AssertionError("not finite")
@@ -199,7 +202,7 @@ def quantised(scheme):
                         tensor.mul_(1 + 0.003 * version)
                     if rank == 1:  # a larger maximum in blocks that rank 0 shares
                         tensors["up.weight"].to_local()[0, 7] *= 9
-                publisher.publish()
+                publisher.publish(step=version + 1)
                 keep(publisher, tensors)
             if scheme == "fp8-block":
                 not_finite(publisher, tensors["up.weight"].to_local()[:1, :1])
@@ -220,7 +223,7 @@ def quantised_die():
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         change(model)
-        publisher.publish()
+        publisher.publish(step=1)
         try:
             print("committed", publisher.wait().version, file=said)
         except dw.Unavailable as error:
@@ -232,7 +235,7 @@ def quantised_die():
 def quantised_resume():
     def publish(publisher, model):
         change(model)
-        publisher.publish()
+        publisher.publish(step=1)
         keep(publisher, model)
     simple(publish, quantize="fp8-block", quantize_also=["*"])
 

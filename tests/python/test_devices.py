@@ -176,9 +176,9 @@ def test_two_ranks_on_devices(device, tmp_path):
                                   shards=[("x", 40000 * number, OnDevice(halves[number], number))],
                                   baseline=baseline) as publisher:
                     gate.wait()  # it has read the weights
-                    for _ in range(3):
+                    for step in range(3):
                         gate.wait()
-                        publisher.wait(publisher.publish())
+                        publisher.wait(publisher.publish(step=step))
                         gate.wait()
             except BaseException as fault:
                 faults.append(fault)

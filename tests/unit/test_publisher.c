@@ -496,10 +496,6 @@ static void test_tickets(void **state)
     assert_int_equal(report.version, ticket - 63);
     assert_fails(dw_publisher_wait(p, first, UINT_MAX, NULL, NULL, &err), DW_INVALID,
                  &err);
-    const void *bytes;
-    size_t n_bytes;
-    assert_fails(dw_publisher_receipt(p, ticket, &bytes, &n_bytes, &err), DW_INVALID,
-                 &err);
     dw_publisher_close(p);
     kit_check_stream(&k, store, NULL);
     dw_store_close(store);

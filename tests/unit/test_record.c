@@ -437,6 +437,7 @@ static void test_wrong_values(void **state)
         {SAMPLE_FOLD_WAY, "from", "17"},
         {SAMPLE_FOLD_WAY, "from_sha256", "null"},
         {SAMPLE_ANCHOR_WAY, "objects", "[]"},
+        {SAMPLE_RECEIPT, "says", "\"nothing\""},
         {SAMPLE_RECEIPT, "rank", "8"},
         {SAMPLE_RECEIPT, "n_ranks", "0"},
         {SAMPLE_RECEIPT, "n_ranks", "100001"},
@@ -465,9 +466,6 @@ static void test_wrong_values(void **state)
         {SAMPLE_MAXIMA, "maxima", "[[0,9007199254740992,\"00000000\"]]"},
         {SAMPLE_MAXIMA, "maxima", "[[1,0,\"00000000\"],[0,0,\"00000000\"]]"},
         {SAMPLE_MAXIMA, "maxima", "[[1,0,\"0000000000000000\"],[1,1,\"00000000\"]]"},
-        {SAMPLE_MAXIMA, "gave_up", "true"},
-        {SAMPLE_MAXIMA, "gave_up", "0"},
-        {SAMPLE_MAXIMA, "gave_up", "1"}, /* it has maxima */
         {SAMPLE_LATEST, "edges", "[[0,1,2]]"},
         {SAMPLE_LATEST, "edges", "[[-2,1,2,3]]"},
         {SAMPLE_LATEST, "edges", "[[1,1,2,3]]"},
