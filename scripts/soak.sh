@@ -16,7 +16,7 @@ mkdir -p build
 {
     cmake --preset release &&
         cmake --build --preset release -j "${JOBS:-$(nproc)}" \
-            --target soak_kill soak_many_followers soak_snapshot soak_live deltawire \
+            --target soak_kill soak_many_followers soak_ranks soak_snapshot soak_live deltawire \
             wordle_demo
 } >build/soak-build.log 2>&1 || {
     tail -n 25 build/soak-build.log
@@ -46,6 +46,8 @@ soak() { # WHAT ROUNDS
     ROUNDS=$damages KEEP=1 DELTAWIRE=$PWD/build/deltawire SOAK_LIVE=$PWD/build/tests/soak/live \
         PYTHONDONTWRITEBYTECODE=1 tests/own_home.sh tests/soak/corrupt/corrupt.py ||
         failed="$failed damage over $1;"
+    echo "== ranks that lose each other, over $1: $2 starts"
+    ROUNDS=$2 build/tests/soak/ranks || failed="$failed ranks over $1;"
     echo "== a hundred followers, over $1"
     tests/own_home.sh build/tests/soak/many_followers || failed="$failed followers over $1;"
     echo "== readers of what is followed, over $1: $(($2 * 4)) versions"
