@@ -36,6 +36,7 @@ typedef struct cli_follow {
     bool is_by_command; /* the last error: the command failed */
     bool is_unreported; /* the last report failed, and that was printed */
     bool is_lost;       /* the newest version was lost, and that was printed */
+    uint64_t n_healed;  /* of the follower, when a warning was shown */
     char *kept_shown;   /* the user's files that a warning was about; or NULL */
 
     uint64_t newest;     /* as far as known, or DW_NO_VERSION */

@@ -162,7 +162,7 @@ static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
     return dw_fail(err, DW_CORRUPT, path,
                    "the weights (state %016" PRIx64 ") are not version %" PRIu64
                    " of stream %s (state %016" PRIx64
-                   "), which this directory says it holds: pull into a new one",
+                   "), which this directory says it holds: a pull repairs it",
                    f->state, f->snapshot.version, f->snapshot.stream, f->snapshot.state);
 }
 

@@ -168,11 +168,21 @@ static void warn_kept(cli_follow *f)
     cli_warn_kept(f->session, f->follower, NULL);
 }
 
+/* Warns each time the weights are found damaged. */
+static void warn_healed(cli_follow *f)
+{
+    dw_follow_report totals;
+    dw_follower_totals(f->follower, &totals);
+    cli_warn_healed(f->session, f->follow.into, totals.n_healed - f->n_healed, NULL);
+    f->n_healed = totals.n_healed;
+}
+
 static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
 {
     dw_follow_report before, report;
     f->stopped_us = f->n_stops = 0;
     dw_follower_totals(f->follower, &before);
+    warn_healed(f); /* found when the directory was opened */
     cli_progress bar = cli_progress_start(f->session, "following");
     dw_progress hook = cli_progress_hook(&bar);
     dw_status status = dw_rollout_sync(f->rollout, goal, &hook, err);
@@ -180,6 +190,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
+    warn_healed(f);
     warn_kept(f);
     /* a sync that failed may have applied some steps */
     const uint64_t n_done =

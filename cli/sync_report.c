@@ -54,6 +54,16 @@ void cli_warn_kept(const cli_session *s, const dw_follower *f, json_t *list)
     }
 }
 
+void cli_warn_healed(const cli_session *s, const char *into, uint64_t n, json_t *list)
+{
+    dw_error err;
+    dw_fail(&err, DW_CORRUPT, into,
+            "the weights were damaged, or another program changed them: they are fetched "
+            "again. Find out why");
+    if (n > 0)
+        cli_warn(s, list, &err);
+}
+
 /* Prints "; 7 files installed, 1 removed". */
 static void print_files(const dw_follow_report *report)
 {

@@ -55,8 +55,9 @@ typedef struct dw_control_slot {
 
 typedef struct dw_control {
     char magic[8];
-    uint64_t one; /* 1 */
-    uint64_t reserved[6];
+    uint64_t one;  /* 1 */
+    uint64_t self; /* for the writer: differs in a copy of this file; 0: not known */
+    uint64_t reserved[5];
     char stream[64]; /* the stream's id, ended by a NUL */
     dw_control_weights weights;
     uint64_t reserved2[44];

@@ -173,7 +173,8 @@ typedef struct dw_follow_report {
     uint64_t n_files_removed;   /* ... that the version does not have any more */
     uint64_t n_files_kept;      /* ... that are not installed now, because the user has
                                    another file of that name */
-    uint64_t reserved[1];
+    uint64_t n_healed; /* how often the weights of the directory were found damaged, and
+                          were or are to be fetched again */
 } dw_follow_report;
 
 /* The paths of the user's files that n_files_kept counts. They live until the next call

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* statx */
 #include "base/file.h"
 
 #include <dirent.h>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -25,6 +27,20 @@ bool dw_file_is_own(int fd, const char *path)
     return fstat(fd, &held) == 0 && lstat(path, &named) == 0 &&
            held.st_dev == named.st_dev && held.st_ino == named.st_ino &&
            held.st_nlink == 1;
+}
+
+uint64_t dw_file_identity(int dir, const char *path)
+{
+    struct statx st;
+    if (statx(dir, path, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME,
+              &st) != 0)
+        return 0;
+    uint64_t numbers[3] = {st.stx_ino};
+    if (st.stx_mask & STATX_BTIME) {
+        numbers[1] = (uint64_t)st.stx_btime.tv_sec;
+        numbers[2] = st.stx_btime.tv_nsec;
+    }
+    return XXH64(numbers, sizeof numbers, 0);
 }
 
 long dw_lock_holder(int fd)

@@ -13,6 +13,11 @@
 /* Whether PATH is the only name of the file that is open as FD, and no symbolic link. */
 bool dw_file_is_own(int fd, const char *path);
 
+/* A number for the file PATH below the open directory DIR, or for DIR itself if PATH is
+ * "". Another file of that name, a copy too, has another number; it does not depend on
+ * the mount. 0 if there is no such file. */
+uint64_t dw_file_identity(int dir, const char *path);
+
 /* The process that holds a flock() on the file that is open as FD; 0 if it is not known.
  */
 long dw_lock_holder(int fd);

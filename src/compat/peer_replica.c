@@ -60,13 +60,15 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     options.into = r->into;
     options.n_threads = r->n_threads;
     options.reader_wait_ms = r->reader_wait_ms;
-    dw_status status = dw_weights_open_dir(&r->weights, table, n, &options, false, err);
+    dw_status status =
+        dw_weights_open_dir(&r->weights, table, n, NULL, &options, false, err);
     if (status == DW_OK && is_unknown(r->weights)) {
         status = dw_weights_empty_dir(r->into, err);
         dw_weights_close(r->weights);
         r->weights = NULL;
         if (status == DW_OK)
-            status = dw_weights_open_dir(&r->weights, table, n, &options, false, err);
+            status =
+                dw_weights_open_dir(&r->weights, table, n, NULL, &options, false, err);
     }
     if (status != DW_OK)
         return status;

@@ -356,6 +356,7 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
             status = arrive(&s, err);
             goto out;
         }
+        r->from = dw_follower_version(f); /* none, if they turned out to be damaged */
     }
     s.report.from = r->from;
     if (status == DW_OK)

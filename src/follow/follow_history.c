@@ -119,10 +119,11 @@ static dw_status keep_commit(const dw_follower *f, const dw_position *highest,
     return status;
 }
 
-dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err)
+dw_status dw_follower_keep_used(dw_follower *f, const dw_position *was, dw_error *err)
 {
-    const dw_position highest = *dw_follower_highest(f);
-    if (highest.version == DW_NO_VERSION || dw_position_same(&highest, &f->highest))
+    const dw_position highest = *was;
+    if (!is_of_stream(f, was) ||
+        (is_of_stream(f, &f->highest) && f->highest.version >= was->version))
         return DW_OK;
     dw_status status = DW_OK;
     if (f->options.into) {
@@ -134,4 +135,9 @@ dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err)
     if (status == DW_OK)
         f->highest = highest;
     return status;
+}
+
+dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err)
+{
+    return dw_follower_keep_used(f, dw_follower_highest(f), err);
 }

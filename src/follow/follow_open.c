@@ -64,7 +64,11 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
 static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_error *fault,
                               dw_error *err)
 {
-    const bool search = dw_weights_record(f->weights) != DW_RECORD_NONE;
+    /* damaged weights are hardly another version than their record names */
+    dw_position was;
+    const bool search = !dw_weights_is_hurt(f->weights, &was) &&
+                        (dw_weights_record(f->weights) != DW_RECORD_NONE ||
+                         dw_weights_may_replace(f->weights));
     const uint64_t likely[] = {f->options.at, 0};
     const uint64_t n_search = !search ? 1 : head < MAX_SEARCH ? head + 1 : MAX_SEARCH;
     dw_status status = DW_OK;
@@ -149,12 +153,11 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
     return status;
 }
 
-/* The weights are of another stream. The caller must name the one in the store, even if
- * it is a fork that the same key signed. Otherwise anybody who can write to the store
- * could change what a directory follows. */
-static dw_status check_other_stream(dw_follower *f, dw_error *err)
+/* AT, the version that the weights are or were, is of another stream. The caller must
+ * name the one in the store, even if it is a fork that the same key signed. Otherwise
+ * anybody who can write to the store could change what a directory follows. */
+static dw_status check_other_stream(dw_follower *f, const dw_position *at, dw_error *err)
 {
-    const dw_position *at = dw_weights_at(f->weights);
     const char *id = f->stream->record.stream;
     if (f->options.trust.stream || strcmp(at->follows, id) == 0)
         return DW_OK;
@@ -176,13 +179,17 @@ static dw_status check_other_stream(dw_follower *f, dw_error *err)
 
 static dw_status check_start(dw_follower *f, dw_error *err)
 {
-    return dw_follower_version(f) != DW_NO_VERSION ? dw_follower_check_history(f, err)
-                                                   : check_other_stream(f, err);
+    return dw_follower_version(f) != DW_NO_VERSION
+               ? dw_follower_check_history(f, err)
+               : check_other_stream(f, dw_weights_at(f->weights), err);
 }
 
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
+    dw_position was;
     dw_status status = dw_follower_load_highest(f, err);
+    if (status == DW_OK && dw_weights_is_hurt(f->weights, &was))
+        status = dw_follower_note_damage(f, &was, err);
     if (status != DW_OK)
         return status;
     if (dw_weights_at(f->weights)->version == DW_NO_VERSION) {
@@ -234,8 +241,8 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
     const dw_stream_record *s = &f->stream->record;
     dw_status status;
     if (o->into)
-        status =
-            dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors, o, f->is_own, err);
+        status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors,
+                                     f->is_own ? NULL : s->stream, o, f->is_own, err);
     else if (o->n_tensors != s->n_tensors)
         status = fail_count(f, err);
     else if (o->widen)
@@ -252,15 +259,20 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
 
 /* ---- files that were replaced ---- */
 
+void dw_follower_lose(dw_follower *f)
+{
+    f->lost = f->options.into != NULL; /* memory stays where it is */
+    f->arrived = f->arrived && !f->lost;
+    dw_fetch_ahead_end(&f->ahead);
+    dw_weights_stop_readers(f->weights);
+}
+
 dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
 {
     dw_error fault = {0};
     if (f->lost || dw_weights_check_files(f->weights, &fault) == DW_OK)
         return DW_OK;
-    f->lost = true;
-    f->arrived = false;
-    dw_fetch_ahead_end(&f->ahead);
-    dw_weights_stop_readers(f->weights);
+    dw_follower_lose(f);
     const size_t n = strlen(fault.text);
     snprintf(fault.text + n, sizeof fault.text - n,
              ". The next call opens what is there now");
@@ -275,10 +287,8 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
     dw_weights *none;
     if (f->depth > 0) /* the weights are those of the follower that this one works for */
         return dw_fail(err, DW_CONFLICT, f->options.into, "its files were replaced");
-    dw_status status = dw_weights_drop_shrunk(f->weights, err);
-    if (status == DW_OK)
-        status =
-            dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
+    dw_status status =
+        dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
     if (status != DW_OK)
         return status;
     const dw_position highest = *dw_follower_highest(f);

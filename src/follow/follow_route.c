@@ -146,7 +146,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
                        "the version before is prepared but not finished");
     if (*staged == goal)
         return dw_follower_complete_files(f, progress, err);
-    if (!on_route(f, goal))
+    status = dw_follower_may_heal(f, err);
+    if (status == DW_OK && !on_route(f, goal))
         status = plan(f, goal, err);
     const dw_edge best = status == DW_OK ? f->route[f->i_route] : (dw_edge){.to = goal};
     if (status == DW_OK)
@@ -156,7 +157,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         const dw_edge edge = f->route[f->i_route];
         /* an anchor leaves the chain of hashes: the versions that were used must be as
          * before */
-        if (edge.from == DW_NO_VERSION && *staged != DW_NO_VERSION)
+        if (edge.from == DW_NO_VERSION &&
+            dw_follower_highest(f)->version != DW_NO_VERSION)
             status = dw_follower_check_history(f, err);
         if (status == DW_OK && edge.from == DW_NO_VERSION && edge.to < *staged)
             status = dw_follower_keep_highest(f, err);
@@ -171,6 +173,15 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         }
         if (!dw_follower_may_detour(status) || f->rewritten || detours == MAX_DETOURS)
             break;
+        if (edge.from != DW_NO_VERSION && dw_follower_is_damaged(f)) {
+            *staged = DW_NO_VERSION;
+            first = (dw_error){0};
+            dw_graph_release(&f->avoid);
+            status = dw_follower_may_heal(f, err);
+            if (status == DW_OK)
+                status = plan(f, goal, err);
+            continue;
+        }
         if (detours == 0 && err)
             first = *err;
         if (dw_graph_add(&f->avoid, edge, NULL) != DW_OK || plan(f, goal, NULL) != DW_OK)

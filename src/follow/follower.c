@@ -137,12 +137,17 @@ static dw_status check_before(dw_follower *f, dw_error *err)
 }
 
 /* After a verb: if the files were replaced meanwhile, that is the result instead of
- * STATUS. */
+ * STATUS. If a prepared update met damaged weights or is damaged itself, it does not go
+ * on: the next stage opens the files again, and judges them. */
 static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
 {
     dw_error fault;
-    if (dw_follower_check_files(f, &fault) == DW_OK)
+    if (dw_follower_check_files(f, &fault) == DW_OK) {
+        if ((status == DW_CORRUPT || status == DW_STALE) &&
+            dw_weights_update(f->weights) > DW_UPDATE_STAGED)
+            dw_follower_lose(f);
         return status;
+    }
     if (err)
         *err = fault;
     return fault.code;
@@ -201,7 +206,11 @@ dw_status dw_follower_finish(dw_follower *f, dw_error *err)
     f->epoch = f->next_epoch;
     f->tally.n_steps++;
     f->tally.n_changed += n_changed;
-    return dw_weights_sweep(f->weights, f->options.sweep_every, err);
+    const dw_position was = *dw_weights_at(f->weights);
+    status = dw_weights_sweep(f->weights, f->options.sweep_every, err);
+    if (status == DW_CORRUPT && f->options.into)
+        (void)dw_follower_note_damage(f, &was, NULL);
+    return status;
 }
 
 dw_status dw_follower_refuse_none(uint64_t goal, dw_error *err)
@@ -229,7 +238,9 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
         status = dw_follower_finish(f, err);
     if (status == DW_OK && !f->lost)
         status = dw_weights_forget_next(f->weights, err);
-    while (status == DW_OK && dw_follower_version(f) != goal) {
+    for (dw_heal_tries tries = {before.n_healed, false};
+         dw_follower_heals(f, status, &tries) ||
+         (status == DW_OK && dw_follower_version(f) != goal);) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);
         if (status == DW_OK && !dw_follower_staged(f, NULL, NULL))
@@ -273,6 +284,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
         .n_files_installed = now.n_files_installed - before->n_files_installed,
         .n_files_removed = now.n_files_removed - before->n_files_removed,
         .n_files_kept = now.n_files_kept,
+        .n_healed = now.n_healed - before->n_healed,
     };
 }
 

@@ -36,9 +36,12 @@ struct dw_follower {
     bool rewritten;       /* history was rewritten: no other route helps */
     uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
-    bool arrived;       /* the last step was filled in place: nothing is left to apply */
-    uint64_t seen_ms;   /* when the stream was last known to be there; 0: never */
-    uint64_t n_private; /* files of earlier weights that were links (start_over) */
+    bool arrived;        /* the last step was filled in place: nothing is left to apply */
+    uint64_t seen_ms;    /* when the stream was last known to be there; 0: never */
+    uint64_t n_private;  /* files of earlier weights that were links (start_over) */
+    uint64_t damaged_ms; /* when the weights were last found damaged; 0: never */
+    uint64_t heal_after_ms; /* they are not fetched again before */
+    uint64_t heal_wait_ms;  /* the wait after the last time */
     dw_follow_report tally; /* since it was opened */
 };
 
@@ -61,8 +64,12 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
  * it has started over. */
 dw_status dw_follower_check_files(dw_follower *f, dw_error *err);
 
-/* The same at the start of a call. For a directory that belongs to this process it is no
- * error: the call starts over at once. */
+/* The files are not to be used any more: the next stage starts over with what is there.
+ */
+void dw_follower_lose(dw_follower *f);
+
+/* The same as check_files, at the start of a call. For a directory that belongs to this
+ * process it is no error: the call starts over at once. */
 static inline dw_status dw_follower_attend(dw_follower *f, dw_error *err)
 {
     dw_status status = dw_follower_check_files(f, err);
@@ -105,6 +112,32 @@ dw_status dw_follower_load_highest(dw_follower *f, dw_error *err);
 
 /* Writes it to the directory, before the weights go back to an older version. */
 dw_status dw_follower_keep_highest(dw_follower *f, dw_error *err);
+
+/* The same for WAS, if it is higher. */
+dw_status dw_follower_keep_used(dw_follower *f, const dw_position *was, dw_error *err);
+
+/* ---- damaged weights (follow_heal.c) ---- */
+
+/* The weights of the directory, which were version WAS, are damaged: the next stage
+ * fetches them again. WAS stays known as a version that was used. */
+dw_status dw_follower_note_damage(dw_follower *f, const dw_position *was, dw_error *err);
+
+/* Reads all weights of the directory. If they are damaged, they are no version any more.
+ */
+bool dw_follower_is_damaged(dw_follower *f);
+
+/* DW_CORRUPT if weights that were fetched again were damaged again, and the wait is not
+ * over: whatever damages them must not make the follower fetch models for ever. */
+dw_status dw_follower_may_heal(dw_follower *f, dw_error *err);
+
+/* After a verb failed with STATUS: whether the weights of the directory turned out to be
+ * damaged, so that another stage fetches them again. TRIES has what happened before. */
+typedef struct dw_heal_tries {
+    uint64_t n_healed;
+    bool was_lost;
+} dw_heal_tries;
+
+bool dw_follower_heals(const dw_follower *f, dw_status status, dw_heal_tries *tries);
 
 /* ---- companion files (follow_files.c) ---- */
 

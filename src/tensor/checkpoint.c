@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/error.h"
@@ -340,11 +341,29 @@ uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt)
 {
     uint64_t hash = 0;
     for (size_t i = 0; i < ckpt->n_shards; i++) {
-        struct stat st;
-        if (fstat(ckpt->shards[i].map.fd, &st) != 0)
-            continue;
-        const uint64_t numbers[] = {st.st_dev, st.st_ino};
-        hash = XXH64(numbers, sizeof numbers, hash);
+        const uint64_t number = dw_file_identity(ckpt->shards[i].map.fd, "");
+        hash = i == 0 ? number : XXH64(&number, sizeof number, hash);
+    }
+    return hash;
+}
+
+uint64_t dw_checkpoint_frame(const dw_checkpoint *ckpt)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < ckpt->n_shards; i++) {
+        const shard *s = &ckpt->shards[i];
+        uint8_t bytes[16384];
+        struct stat st = {0};
+        (void)fstat(s->map.fd, &st);
+        hash = XXH64(&st.st_size, sizeof st.st_size, hash);
+        for (uint64_t at = 0, left; (left = s->file.data_start - at) > 0;) {
+            const ssize_t n = pread(s->map.fd, bytes,
+                                    left < sizeof bytes ? left : sizeof bytes, (off_t)at);
+            if (n <= 0)
+                break; /* the size says so too */
+            hash = XXH64(bytes, (size_t)n, hash);
+            at += (uint64_t)n;
+        }
     }
     return hash;
 }

@@ -10,9 +10,12 @@ dw_status dw_checkpoint_reserve(dw_checkpoint *ckpt, dw_error *err);
 /* The descriptor of file I. */
 int dw_checkpoint_fd(const dw_checkpoint *ckpt, size_t i);
 
-/* A number that identifies its files, also among files of the same names. It stays unique
- * as long as the files are mapped. */
+/* A number that identifies its files, also among files of the same names. That of a
+ * single file is its dw_file_identity. */
 uint64_t dw_checkpoint_identity(const dw_checkpoint *ckpt);
+
+/* A hash of what its files hold beside the tensors: their headers and their sizes. */
+uint64_t dw_checkpoint_frame(const dw_checkpoint *ckpt);
 
 /* How many of the tensors, in order, go into the next shard: as many as fit, or one that
  * is too large; and how many shards all of them need (checkpoint_write.c). */

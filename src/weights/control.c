@@ -24,6 +24,8 @@ struct dw_control_writer {
     int fd;
     char *path;
     unsigned wait_ms;
+    bool is_written; /* by this process: then the block is `written` */
+    dw_control_weights written;
 };
 
 bool dw_control_is_sane(const dw_control *block)
@@ -187,11 +189,33 @@ dw_status dw_control_writer_lock(dw_control_writer *w, dw_error *err)
 
 dw_status dw_control_writer_check(const dw_control_writer *w, dw_error *err)
 {
-    return !w || dw_file_is_own(w->fd, w->path)
-               ? DW_OK
-               : dw_fail(err, DW_CONFLICT, w->path,
-                         "the control block was replaced or removed while its weights "
-                         "were kept up to date");
+    if (!w)
+        return DW_OK;
+    if (!dw_file_is_own(w->fd, w->path))
+        return dw_fail(err, DW_CONFLICT, w->path,
+                       "the control block was replaced or removed while its weights "
+                       "were kept up to date");
+    if (w->is_written && is_whole(w) &&
+        (!dw_control_is_sane(w->block) ||
+         memcmp(&w->block->weights, &w->written, sizeof w->written) != 0))
+        return dw_fail(err, DW_CORRUPT, w->path,
+                       "somebody changed the control block, or a bit flipped");
+    return DW_OK;
+}
+
+dw_control_files dw_control_knows(const dw_control_writer *w, uint64_t files)
+{
+    if (!w || !is_whole(w) || w->block->self == 0 ||
+        w->block->self != dw_file_identity(w->fd, ""))
+        return DW_CONTROL_UNKNOWN;
+    return files != 0 && w->block->weights.files == files ? DW_CONTROL_SAME
+                                                          : DW_CONTROL_OTHER;
+}
+
+bool dw_control_is_of(const dw_control_writer *w, const char *stream)
+{
+    return w && is_whole(w) &&
+           strncmp(w->block->stream, stream, sizeof w->block->stream) == 0;
 }
 
 /* ---- writing ---- */
@@ -203,6 +227,7 @@ void dw_control_mark_written(dw_control_writer *w)
     uint64_t *sequence = &w->block->weights.sequence;
     __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1,
                      __ATOMIC_SEQ_CST);
+    w->written.sequence |= 1;
     dw_control_fence(); /* before any store to the weights, any look at the slots */
 }
 
@@ -251,6 +276,7 @@ dw_status dw_control_begin_write(dw_control_writer *w, dw_error *err)
         if (dw_clock_ms() >= end) {
             __atomic_store_n(sequence, before,
                              __ATOMIC_SEQ_CST); /* nothing was written */
+            w->written.sequence = before;
             return fail_held(w, slot, err);
         }
         dw_sleep_ms(1);
@@ -267,12 +293,17 @@ void dw_control_end_write(dw_control_writer *w, const dw_control_label *label)
         return;
     dw_control_weights *c = &w->block->weights;
     const size_t n = strnlen(label->stream, sizeof w->block->stream - 1);
-    memset(w->block->stream, 0, sizeof w->block->stream);
-    memcpy(w->block->stream, label->stream, n);
+    if (n > 0) { /* weights that are no version are still this stream's */
+        memset(w->block->stream, 0, sizeof w->block->stream);
+        memcpy(w->block->stream, label->stream, n);
+    }
+    w->block->self = dw_file_identity(w->fd, "");
     __atomic_store_n(&c->version, label->version, __ATOMIC_RELAXED);
     __atomic_store_n(&c->state, label->state, __ATOMIC_RELAXED);
     __atomic_store_n(&c->files, label->files, __ATOMIC_RELAXED);
     __atomic_store_n(&c->sequence, (c->sequence | 1) + 1, __ATOMIC_SEQ_CST);
+    w->written = *c;
+    w->is_written = true;
 }
 
 void dw_control_set(dw_control_writer *w, const dw_control_label *label)
@@ -282,8 +313,12 @@ void dw_control_set(dw_control_writer *w, const dw_control_label *label)
     const dw_control_weights *c = &w->block->weights;
     if (c->sequence % 2 == 0 && c->version == label->version &&
         c->state == label->state && c->files == label->files &&
-        strncmp(w->block->stream, label->stream, sizeof w->block->stream) == 0)
+        (!*label->stream || dw_control_is_of(w, label->stream)) &&
+        w->block->self == dw_file_identity(w->fd, "")) {
+        w->written = *c;
+        w->is_written = true;
         return;
+    }
     dw_control_mark_written(w);
     dw_control_end_write(w, label);
 }

@@ -40,8 +40,22 @@ void dw_control_writer_close(dw_control_writer *writer);
 
 dw_status dw_control_writer_lock(dw_control_writer *writer, dw_error *err);
 
-/* DW_CONFLICT if the block is not the file of that name any more. */
+/* DW_CONFLICT if the block is not the file of that name any more, DW_CORRUPT if somebody
+ * else wrote to it. */
 dw_status dw_control_writer_check(const dw_control_writer *writer, dw_error *err);
+
+/* Whether the block was written for the files of that identity (dw_checkpoint_identity).
+ * A block that came with a copy of the directory does not know. */
+typedef enum dw_control_files {
+    DW_CONTROL_UNKNOWN,
+    DW_CONTROL_SAME,
+    DW_CONTROL_OTHER,
+} dw_control_files;
+
+dw_control_files dw_control_knows(const dw_control_writer *writer, uint64_t files);
+
+/* Whether it was written for STREAM last. */
+bool dw_control_is_of(const dw_control_writer *writer, const char *stream);
 
 /* Stops all readers: the weights are being written, or are not those that the block
  * describes. */

@@ -20,7 +20,7 @@ dw_status dw_replica_new(dw_replica **out, const dw_tensor *table, size_t n_tens
         return dw_fail_memory(err, NULL);
     r->n_tensors = n_tensors;
     r->n_threads = n_threads;
-    r->at = r->next = r->was_next = dw_nowhere;
+    r->at = r->next = r->was_next = r->was = dw_nowhere;
     r->target.lock = -1;
     r->tensors = dw_alloc_array(n_tensors, sizeof *r->tensors);
     r->digests = dw_alloc_array(n_tensors, sizeof *r->digests);
@@ -236,6 +236,7 @@ void dw_replica_distrust(dw_replica *r)
     /* a directory is patched to another version, from the weights as they are now */
     dw_control_mark_written(r->control);
     r->record = DW_RECORD_DAMAGED;
+    r->is_ours = true; /* they were a version */
     if (dw_replica_digest(r, NULL, NULL) != DW_OK)
         r->state = UINT64_MAX; /* of no version: a digest has 61 bits */
     /* if the record cannot be written, the next open finds the damage */

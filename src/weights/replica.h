@@ -43,8 +43,13 @@ typedef struct dw_replica {
     char *dir;
     dw_control_writer *control; /* borrowed, or NULL */
     bool is_own;                /* as in dw_replica_dir */
-    bool was_damaged;           /* its files were no checkpoint, and were removed */
-    dw_target target;           /* its files; no ckpt for memory, and while it is empty */
+    const char *stream;         /* borrowed; as in dw_weights_open_dir */
+    bool is_ours;               /* the weights were written for the stream */
+    bool was_damaged;           /* its files were no checkpoint, or not the version that
+                                   their record named, which is WAS */
+    dw_position was;
+    uint64_t frame;       /* of its files, when they were mapped */
+    dw_target target;     /* its files; no ckpt for memory, and while it is empty */
     dw_position was_next; /* the next version that the record named when it was opened */
 
     /* the update under way */
@@ -71,7 +76,8 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
 typedef struct dw_replica_dir {
     const char *path;
     dw_control_writer *control; /* gets the version of the weights; or NULL */
-    bool is_own;                /* as in dw_weights_open_dir */
+    const char *stream;         /* as in dw_weights_open_dir */
+    bool is_own;
 } dw_replica_dir;
 
 /* DW_MISMATCH if it holds another model. An interrupted update is finished. */
@@ -93,13 +99,11 @@ void dw_replica_close(dw_replica *replica);
 /* If the record names two versions, rewrites it with the one that the weights are. */
 dw_status dw_replica_forget_next(dw_replica *replica, dw_error *err);
 
-/* Whether weights of no version may be replaced: a sweep, or the open, found them or
- * their record damaged. */
+/* Whether weights of no version may be replaced: they are damaged, and nobody else put
+ * them there. */
 static inline bool dw_replica_may_replace(const dw_replica *r)
 {
-    const bool is_distrusted =
-        r->record == DW_RECORD_SEALED && r->was_next.version == DW_NO_VERSION;
-    return r->is_own || r->record == DW_RECORD_DAMAGED || is_distrusted;
+    return r->is_own || r->is_ours;
 }
 
 /* As those of dw_weights. */

@@ -1,5 +1,6 @@
 /* A replica in a directory: which version it is, and whether its files are its own. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,7 +13,8 @@
 
 void dw_replica_update_control(const dw_replica *r)
 {
-    if (!r->control)
+    /* if its files are no checkpoint, the block still tells whose they are */
+    if (!r->control || (r->was_damaged && !r->target.ckpt))
         return;
     const dw_position *p = r->update >= DW_UPDATE_APPLIED ? &r->next : &r->at;
     dw_control_set(
@@ -26,37 +28,56 @@ void dw_replica_update_control(const dw_replica *r)
 
 /* ---- opening ---- */
 
+/* Whether the weights were written for the stream, going by their record and by what the
+ * block knows of their files. Without either nobody can tell. */
+static bool were_ours(const dw_replica *r, dw_control_files known)
+{
+    const dw_position *p = r->was.version != DW_NO_VERSION ? &r->was : &r->was_next;
+    if (!r->stream || known == DW_CONTROL_OTHER)
+        return false; /* somebody put other files there */
+    if (r->record == DW_RECORD_NONE)
+        return known == DW_CONTROL_SAME && dw_control_is_of(r->control, r->stream);
+    if (r->record == DW_RECORD_DAMAGED)
+        return known == DW_CONTROL_UNKNOWN || dw_control_is_of(r->control, r->stream);
+    return p->version == DW_NO_VERSION || strcmp(p->stream, r->stream) == 0 ||
+           strcmp(p->follows, r->stream) == 0;
+}
+
 /* The weights are not the version that their record names. */
-static dw_status refuse_changed(dw_replica *r, const dw_position *at, dw_error *err)
+static dw_status refuse_changed(dw_replica *r, dw_error *err)
 {
     /* nor the one in the block: stop readers */
     dw_control_mark_written(r->control);
+    r->was_damaged = r->is_ours;
     const bool is_shared = dw_files_judge(r->target.ckpt, NULL) == DW_FILES_SHARED;
-    if (r->is_own || is_shared)
+    if (r->is_ours || r->is_own || is_shared)
         return DW_OK; /* the stream knows which version they are, if they are one */
+    const bool is_other = r->stream && strcmp(r->was.stream, r->stream) != 0;
     return dw_fail(err, DW_CORRUPT, r->dir,
-                   "the weights were changed by somebody else: their digest is "
-                   "%016" PRIx64 ", that of version %" PRIu64 " is %016" PRIx64
-                   ". Remove the directory: the next run fills it from the stream",
-                   r->state, at->version, at->state);
+                   "the weights are not version %" PRIu64 " of stream %s, which their "
+                   "record names: %s. Move them away: the next run fetches the newest "
+                   "version",
+                   r->was.version, r->was.stream,
+                   is_other ? "they are damaged" : "somebody else put them there");
 }
 
 /* Finds out which version the weights of the directory are. */
 static dw_status find_position(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
-    dw_position at;
-    dw_status status = dw_position_read(&at, &r->was_next, &r->record, r->dir, err);
+    dw_status status = dw_position_read(&r->was, &r->was_next, &r->record, r->dir, err);
     if (status == DW_OK)
         status = dw_replica_digest(r, progress, err);
     if (status != DW_OK)
         return status;
     r->has_weights = true;
+    r->is_ours = were_ours(
+        r, dw_control_knows(r->control, dw_checkpoint_identity(r->target.ckpt)));
     if (r->was_next.version != DW_NO_VERSION && r->was_next.state == r->state)
         r->at = r->was_next;
-    else if (at.version != DW_NO_VERSION && at.state == r->state)
-        r->at = at;
-    else if (at.version != DW_NO_VERSION)
-        return refuse_changed(r, &at, err);
+    else if (r->was.version != DW_NO_VERSION && r->was.state == r->state)
+        r->at = r->was;
+    else if (r->was.version != DW_NO_VERSION)
+        return refuse_changed(r, err);
     if (r->record == DW_RECORD_DAMAGED)
         dw_control_mark_written(r->control);
     return DW_OK;
@@ -82,6 +103,8 @@ dw_status dw_replica_map_dir(dw_replica *r, dw_error *err)
     status = dw_replica_take_data(r, found, n_found, r->dir, err);
     if (status != DW_OK)
         dw_replica_close_files(r);
+    else
+        r->frame = dw_checkpoint_frame(r->target.ckpt);
     return status;
 }
 
@@ -111,8 +134,16 @@ dw_status dw_replica_check_files(const dw_replica *r, dw_error *err)
     struct stat st;
     if (r->target.ckpt && dw_files_judge(r->target.ckpt, err) != DW_FILES_OWN)
         return DW_CONFLICT;
-    if (r->target.ckpt)
-        return dw_checkpoint_check(r->target.ckpt, err);
+    if (r->target.ckpt) {
+        dw_status status = dw_checkpoint_check(r->target.ckpt, err);
+        if (status == DW_OK && r->update > DW_UPDATE_STAGED && r->patch)
+            status = dw_map_check(&r->patch->map, err);
+        return status != DW_OK || dw_checkpoint_frame(r->target.ckpt) == r->frame
+                   ? status
+                   : dw_fail(err, DW_CORRUPT, r->target.path,
+                             "the header of the file, or its size, was changed while its "
+                             "weights were kept up to date");
+    }
     if (!r->dir || (stat(r->dir, &st) == 0 && S_ISDIR(st.st_mode)))
         return DW_OK;
     return dw_fail(err, DW_CONFLICT, r->dir, "the directory was removed");
@@ -189,18 +220,61 @@ dw_status dw_weights_empty_dir(const char *path, dw_error *err)
     return status == DW_OK ? remove_in(path, DW_POSITION_NAME, err) : status;
 }
 
-/* The files are no checkpoint, but the caller's own: they are made again. */
-static dw_status start_over(dw_replica *r, dw_error *err)
+/* The files are no checkpoint: the directory counts as empty. */
+static void lose_files(dw_replica *r)
 {
     dw_replica_close_files(r);
     for (size_t i = 0; i < r->n_tensors; i++)
         r->tensors[i].data = NULL;
     r->at = r->was_next = dw_nowhere;
-    r->record = DW_RECORD_NONE;
     r->has_weights = false;
     r->was_damaged = true;
     dw_control_mark_written(r->control);
+}
+
+/* The same for the caller's own files, which are removed. */
+static dw_status start_over(dw_replica *r, dw_error *err)
+{
+    lose_files(r);
+    r->record = DW_RECORD_NONE;
     return dw_weights_empty_dir(r->dir, err);
+}
+
+/* Whether files that are no checkpoint were written for the stream. */
+static bool find_owner(dw_replica *r)
+{
+    char *file = dw_join_path(r->dir, DW_WEIGHTS_NAME);
+    char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
+    bool has_index = true;
+    dw_control_files known = DW_CONTROL_OTHER;
+    if (file && index &&
+        dw_position_read(&r->was, &r->was_next, &r->record, r->dir, NULL) == DW_OK &&
+        dw_file_exists(index, &has_index, NULL) == DW_OK)
+        known = dw_control_knows(r->control, dw_file_identity(AT_FDCWD, file));
+    if (has_index) /* of our shards, unless it came after a single file of ours */
+        known = known == DW_CONTROL_SAME ? DW_CONTROL_OTHER : DW_CONTROL_UNKNOWN;
+    r->is_ours = file && index && were_ours(r, known);
+    dw_free(file);
+    dw_free(index);
+    return r->is_ours;
+}
+
+/* The files, or the patch beside them, are damaged: STATUS and ERR say how. If they are
+ * the stream's, goes on without the patch, or without the files. */
+static dw_status do_without(dw_replica *r, dw_status status, const dw_progress *progress,
+                            dw_error *err)
+{
+    if (!find_owner(r))
+        return status;
+    status = dw_target_remove_patch(r->dir, err);
+    if (status == DW_OK)
+        status = dw_replica_map_dir(r, err);
+    if (status == DW_OK)
+        return find_position(r, progress, err);
+    if (!is_damage(status))
+        return status;
+    lose_files(r);
+    return DW_OK;
 }
 
 static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
@@ -217,6 +291,8 @@ static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *
         status = find_position(r, progress, err);
     else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
         status = DW_OK; /* empty: it will be filled */
+    if (is_damage(status) && !r->has_weights && !r->is_own)
+        status = do_without(r, status, progress, err);
     if (r->is_own && is_damage(status))
         status = start_over(r, err);
     if (status == DW_OK)
@@ -235,6 +311,7 @@ dw_status dw_replica_open_dir(dw_replica **out, const dw_tensor *table, size_t n
         return status;
     r->dir = dw_copy_string(dir->path);
     r->control = dir->control;
+    r->stream = dir->stream;
     r->is_own = dir->is_own;
     status = r->dir ? open_dir(r, progress, err) : dw_fail_memory(err, dir->path);
     if (status == DW_OK)

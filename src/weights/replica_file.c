@@ -1,4 +1,5 @@
 /* The file of a replica's weights: its layout, its directory, and filling it. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "base/mem.h"
 #include "weights/replica.h"
 #include "tensor/safetensors.h"
+#include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
 
 /* ---- layout ---- */
@@ -92,6 +94,32 @@ static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
 
 /* ---- its directory ---- */
 
+/* Whether NAME is a shard of a checkpoint, or their index. */
+static bool is_of_shards(const char *name)
+{
+    return strcmp(name, DW_SHARD_INDEX_NAME) == 0 ||
+           (strncmp(name, "model-", 6) == 0 && strstr(name, "-of-") &&
+            dw_name_ends(name, ".safetensors"));
+}
+
+/* Removes damaged shards, which loaders would take beside the new file. */
+static dw_status remove_shards(const char *path, dw_error *err)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return dw_fail_errno(err, path, "read the directory");
+    dw_status status = DW_OK;
+    for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;) {
+        if (!is_of_shards(e->d_name))
+            continue;
+        char *file = dw_join_path(path, e->d_name);
+        status = file ? dw_remove_file(file, err) : dw_fail_memory(err, path);
+        dw_free(file);
+    }
+    closedir(dir);
+    return status;
+}
+
 static dw_status make_file(dw_replica *r, const char *path, const dw_position *position,
                            dw_fill_fn source, void *context, dw_error *err)
 {
@@ -104,6 +132,8 @@ static dw_status make_file(dw_replica *r, const char *path, const dw_position *p
         status = fill_file(r, &file, &l, position, source, context, err);
     if (status == DW_OK)
         status = dw_position_write(&dw_nowhere, position, r->dir, err);
+    if (status == DW_OK && r->was_damaged)
+        status = remove_shards(r->dir, err);
     if (status == DW_OK)
         status = dw_new_file_commit(&file, err);
     else

@@ -98,6 +98,12 @@ bool dw_weights_was_damaged(const dw_weights *w)
     return w->now->was_damaged || (w->now->is_own && dw_weights_is_unknown(w));
 }
 
+bool dw_weights_is_hurt(const dw_weights *w, dw_position *was)
+{
+    *was = w->now->was;
+    return w->now->was_damaged && w->now->is_ours;
+}
+
 uint64_t dw_weights_n_private(const dw_weights *w)
 {
     return w->n_private;

@@ -98,10 +98,13 @@ dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
  * interrupted update. DW_MISMATCH if it holds another model, DW_CONFLICT if another
  * process keeps it up to date. IS_OWN: only this program's weights can be there. If they
  * are no checkpoint of the model, they are removed, and the directory is empty; if only
- * values are wrong, they stay and are no version. */
+ * values are wrong, they stay and are no version. STREAM: its weights that are damaged
+ * are no error either. What can be mapped is no version, and may be replaced; the rest
+ * counts as empty, and stays until the directory is filled. Weights that somebody else
+ * put there are DW_CORRUPT. NULL: nothing is replaced. */
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
-                              const dw_follow_options *options, bool is_own,
-                              dw_error *err);
+                              const char *stream, const dw_follow_options *options,
+                              bool is_own, dw_error *err);
 
 /* A substitute for weights that cannot be opened: no version, and no tensor has data. */
 dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
@@ -190,6 +193,10 @@ bool dw_weights_may_replace(const dw_weights *weights);
 /* Whether the open, or a sweep, found the weights damaged. Only for a directory that was
  * opened with IS_OWN. */
 bool dw_weights_was_damaged(const dw_weights *weights);
+
+/* Whether the open found weights of the stream damaged. *WAS: the version that their
+ * record named. */
+bool dw_weights_is_hurt(const dw_weights *weights, dw_position *was);
 
 /* How many files were links and were replaced with private copies. */
 uint64_t dw_weights_n_private(const dw_weights *weights);

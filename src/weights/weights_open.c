@@ -186,8 +186,8 @@ dw_status dw_weights_accept(dw_weights *w, dw_error *err)
 }
 
 dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
-                              const dw_follow_options *options, bool is_own,
-                              dw_error *err)
+                              const char *stream, const dw_follow_options *options,
+                              bool is_own, dw_error *err)
 {
     dw_weights *w;
     dw_status status = new_weights(&w, err);
@@ -204,9 +204,11 @@ dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n
         status = dw_control_writer_lock(w->control, err);
     }
     if (status == DW_OK)
-        status = dw_replica_open_dir(
-            &w->now, table, n_tensors,
-            &(dw_replica_dir){.path = w->into, .control = w->control, .is_own = is_own},
-            options->n_threads, NULL, err);
+        status = dw_replica_open_dir(&w->now, table, n_tensors,
+                                     &(dw_replica_dir){.path = w->into,
+                                                       .control = w->control,
+                                                       .stream = stream,
+                                                       .is_own = is_own},
+                                     options->n_threads, NULL, err);
     return give(out, w, status);
 }

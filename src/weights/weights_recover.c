@@ -15,7 +15,9 @@ dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *
     dw_error fault = {0};
     *interrupted = false;
     dw_status status = dw_checkpoint_pending(into, interrupted, &fault);
-    if (status == DW_OK || status == DW_NOT_FOUND) /* no weights: nothing to write */
+    /* without weights there is nothing to write; damaged ones are judged by the open */
+    if (status == DW_OK || status == DW_NOT_FOUND || status == DW_CORRUPT ||
+        status == DW_UNSUPPORTED || status == DW_INVALID)
         return DW_OK;
     if (err)
         *err = fault;
@@ -101,7 +103,7 @@ dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err)
     if (status == DW_OK)
         status = sort_table(&table, checkpoint, &n, err);
     if (status == DW_OK)
-        status = dw_weights_open_dir(&weights, table, n, options, false, err);
+        status = dw_weights_open_dir(&weights, table, n, NULL, options, false, err);
     if (status == DW_OK && weights->now->at.version == DW_NO_VERSION)
         status = dw_fail(err, DW_CORRUPT, options->into,
                          "the interrupted apply was finished, but no record says which "

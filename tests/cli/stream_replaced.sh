@@ -93,7 +93,7 @@ answers() { # PATTERN
     get readyz >out.ready && grep -q "$1" out.ready
 }
 # the message depends on whether the record of the version was removed before
-wait_until answers '^no version: model: \(it holds weights that are neither\|the weights were changed\)'
+wait_until answers '^no version: model: \(it holds weights that are neither\|the weights are not version\)'
 get status >out.status
 holds 'o["follower"]["version"] is None and not o["ready"]' <out.status
 wait_until grep -q 'somebody else' out.agent

@@ -25,6 +25,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import damage  # noqa: E402
 from actors import (  # noqa: E402
+    DEADLINE,
     CommandPublisher,
     Fault,
     FollowFollower,
@@ -175,6 +176,8 @@ class World:
             return outcome
         if victim and not follower.verify():
             return Outcome(False, claim, f"verify {follower.name} finds the damage")
+        if victim and self.holds(follower, claim):
+            return outcome  # it healed meanwhile
         raise Fault(f"{follower.name}: has wrong weights, and says that they are version {claim}"
                     f" ({outcome})")  # fmt: skip
 
@@ -191,17 +194,17 @@ def choose(names, rng):
     return rng.choice(groups[rng.choice(sorted(groups))])
 
 
-def damage_file(world, root):
+def damage_file(world, root, kinds=damage.KINDS):
     """Damages one file below ROOT, or an object of the store; None if there is none."""
     rng = random.Random(world.rng.random())  # its own: files differ from run to run
     while True:
         try:
-            return try_to_damage(world, root, rng)
+            return try_to_damage(world, root, rng, kinds)
         except FileNotFoundError:
             pass  # it is gone meanwhile
 
 
-def try_to_damage(world, root, rng):
+def try_to_damage(world, root, rng, kinds):
     store = world.store if root is None else None
     names = store.keys() if store else [os.path.relpath(x, root) for x in damage.files_below(root)]
     if not names:
@@ -209,7 +212,7 @@ def try_to_damage(world, root, rng):
     name = choose(names, rng)
     others = [x for x in names if x != name] or [name]
     rng.shuffle(others)
-    kind = rng.choice(store.kinds if store else damage.KINDS)
+    kind = rng.choice(store.kinds if store else kinds)
     older = world.older if rng.random() < 0.15 else None
     outside = f"{world.root}/outside/file"
     if store:
@@ -313,6 +316,12 @@ def do_damage(world):
     dirs = [x for x in world.followers if not isinstance(x, LiveFollower)]
     if choice < 0.43 and dirs:
         return None, [replace_directory(world, rng.choice(dirs))]
+    running = [x for x in world.followers if isinstance(x, FollowFollower) and x.process]
+    if choice < 0.6 and running:
+        follower = running[0]
+        world.was_running = True
+        do = lambda: damage_file(world, follower.dir, damage.HEALED)  # noqa: E731
+        return while_it_publishes(world, do) if rng.random() < 0.5 else do(), [follower]
     owners = [None, None] + [x for x in [publisher, *world.followers] if x.roots]
     owner = rng.choice(owners)
     root = rng.choice(owner.roots) if owner else None  # None: the store
@@ -434,8 +443,8 @@ def trust(world, signs=False):
 
 def judge(world, done, hit):
     """In the end all are equal, only with the help that the refusals ask for: damaged objects are
-    restored from a copy, a damaged follower's directory is removed and pulled again, a trainer is
-    restarted."""
+    restored from a copy, a trainer is restarted. A follower's directory heals by itself, unless
+    somebody put other files there: then it is removed and pulled again."""
     if done and done.outside_was_written():
         raise Fault(f"somebody wrote through a link ({world.what})")
     in_store = done if done and not hit else None
@@ -470,6 +479,8 @@ def judge(world, done, hit):
         if not outcome.ok and (in_store or world.replaced):
             restore(world, in_store)
             outcome = world.sync(follower, follower in hit)
+        if not outcome.ok and follower in hit and heals(world, follower, done):
+            outcome = world.sync(follower, False)
         if not outcome.ok:
             follower.stop()
             if follower in hit or world.rewound:
@@ -483,6 +494,24 @@ def judge(world, done, hit):
     if code != 0 and not world.repaired:  # else it still names the bad versions
         raise Fault(f"verify in the end: {error}")
     world.publisher.stop()
+
+
+def heals(world, follower, done):
+    """Whether the damage must be gone by itself: it is in a follower's directory, and nobody put
+    other files there. Damage that no version touches is found when the follower starts again."""
+    if not done or done.kind not in [x.__name__ for x in damage.HEALED] or world.rewound:
+        return False
+    is_seen = done.kind == "flip_many" and done.path.endswith("/model.safetensors")
+    if not (is_seen and getattr(follower, "process", None)):
+        follower.stop()
+    until = time.monotonic() + DEADLINE
+    outcome = world.sync(follower, True)
+    while not outcome.ok and time.monotonic() < until and isinstance(follower, FollowFollower):
+        time.sleep(0.05)
+        outcome = world.sync(follower, True)
+    if not outcome.ok:
+        raise Fault(f"{follower.name} does not heal ({world.what}): {outcome}")
+    return True
 
 
 def repair(world):

@@ -88,6 +88,7 @@ def swap(path, source):
 
 
 IN_PLACE = [flip_bit, flip_bit, flip_many, truncate, extend, zero_page]
+HEALED = IN_PLACE + [remove]  # in a follower's directory
 KINDS = IN_PLACE + [replace_by_other, remove, hard_link, symbolic_link, dangling_link,
                     directory, fifo, no_rights]  # fmt: skip
 
