@@ -98,7 +98,7 @@ for name in $own; do
 done
 
 it "goes on from weights whose state file is gone, without fetching the model"
-rm model/$(grep state.json <<<"$own")
+rm "model/$(grep state.json <<<"$own")"
 deltawire pull "$url" --into model --json | holds 'o["objects"] == 0 and o["version"] == 4'
 
 it "repairs shards"
@@ -186,6 +186,7 @@ finish_agent() {
 trap finish_agent EXIT
 echo : >at-pause
 follow() {
+    # shellcheck disable=SC2016 # for the engine
     start agent follow "$url" --into model --interval 0.1 --json --engine exec \
         --pause 'sh ./at-pause' --resume true --apply \
         'cp "$DELTAWIRE_DIR/model.safetensors" served.new && mv served.new served'
@@ -236,7 +237,6 @@ done
 
 it "also weights and patches that are damaged between their preparation and the stores"
 follow
-# shellcheck disable=SC2016
 echo 'mv at-pause at-pause.old; rm -rf pending; cp -r model pending' >at-pause
 publish_next
 wait_until served
