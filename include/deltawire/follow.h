@@ -136,6 +136,39 @@ DW_API dw_status dw_follower_prepare(dw_follower *follower, dw_error *err);
  * engines can go on. */
 DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 
+/* How far the weights are on their way to the next version. */
+typedef enum dw_update_state {
+    DW_UPDATE_NONE,     /* nothing is staged */
+    DW_UPDATE_STAGED,   /* the patch is written; the next stage drops it */
+    DW_UPDATE_NAMED,    /* the patch file has its name, which may not be durable yet.
+                           From here there is only forward: prepare, or apply */
+    DW_UPDATE_PREPARED, /* it is durable, and the pages to store to are present */
+    DW_UPDATE_APPLIED,  /* the stores are done: finish is left */
+    DW_UPDATE_SYNCED,   /* they are durable and proven, and the patch file is removed; the
+                           record still names two versions: finish is left */
+    DW_UPDATE_FILLED,   /* an empty target was filled while it was staged: only finish is
+                           left */
+} dw_update_state;
+
+/* Where the update is. Only the follower knows that, also after a call that failed or was
+ * interrupted: callers ask instead of counting their calls. */
+typedef struct dw_update {
+    dw_update_state state;
+    uint64_t version; /* that it leads to; DW_NO_VERSION if nothing is staged */
+    bool will_fill;   /* nothing is staged, and the next stage writes to the caller's
+                         memory, which holds no weights */
+} dw_update;
+DW_API void dw_follower_update(const dw_follower *follower, dw_update *out);
+
+/* The caller's memory lies elsewhere now: TENSORS take the place of those in
+ * dw_follow_options, until close. All of them are read, and must hold what the follower
+ * has in the old ones: the version of the weights, or the one that is applied. DW_STALE
+ * with the name of a tensor if not: then the follower stays with the old ones. If it has
+ * no version, the new ones may hold anything. On devices, what is staged is dropped, and
+ * DW_INVALID if it is prepared. */
+DW_API dw_status dw_follower_move(dw_follower *follower, const dw_tensor *tensors,
+                                  size_t n_tensors, dw_error *err);
+
 /* Returns true if a version is staged and not finished, with its number and digest. An
  * empty directory, and memory that is declared empty, is filled while it is staged,
  * without a patch: then the weights are that version already, and prepare and apply have

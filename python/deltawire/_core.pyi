@@ -460,7 +460,12 @@ class Publisher:
         ("cuda:0"), as `torch.cuda.Stream.cuda_stream` is; the default stream if it is not named.
         Weights on a device are read after what that stream was given before the call, and what
         it is given after the call waits until they are read."""
-    def captured(self, ticket: int, timeout: float | None = None) -> bool: ...
+    @property
+    def ticket(self) -> int:
+        """The ticket of the last publish(); 0 if there was none. It is known also if the call was
+        interrupted after its work was done."""
+    def captured(self, ticket: int | None = None, timeout: float | None = None) -> bool:
+        """Whether the weights of the ticket, or of the last one, are read and may change."""
     def wait(self, ticket: int | None = None, timeout: float | None = None) -> PublishReport:
         """Waits until the version of the ticket, or of the last one, is committed. Raises
         TimeoutError if the time is over first. Before the first publish() it returns `opening`,
@@ -551,6 +556,14 @@ class Follower:
     def staged(self) -> int | None:
         """The version that is staged and not finished (finish())."""
     @property
+    def update_state(self) -> Literal["staged", "prepared", "applied", "filled"] | None:
+        """How far `staged` is; None if nothing is staged. After a call that failed or was
+        interrupted this says where to go on. "filled": empty tensors or an empty directory were
+        filled while they were staged, and only finish() is left."""
+    @property
+    def will_fill(self) -> bool:
+        """Whether the next stage() writes to `tensors`, which hold nothing."""
+    @property
     def staged_path(self) -> str | None: ...
     @property
     def dir(self) -> str | None: ...
@@ -579,6 +592,10 @@ class Follower:
         """Syncs what was applied, reads it back and removes the patch."""
     def sync(self, goal: int | None = None, *, progress: _Progress | None = None) -> FollowReport:
         """stage, prepare, apply and finish until the weights are at `goal`."""
+    def move(self, tensors: _Tensors, /) -> None:
+        """Goes on with other memory, which must hold the version of the old one, or the version
+        that is applied: all of it is read. Raises Stale if it does not, and stays with the old
+        memory. If there is no version yet, it may hold anything."""
     def report(self, status: str, message: str | None = None) -> None:
         """Reports your own status. From now until close() only your reports are sent."""
     def close(self) -> None: ...

@@ -18,6 +18,9 @@ class Exported:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
 
+    def data_ptr(self) -> int:
+        return self._tensor.data_ptr()
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._tensor.__dlpack_device__()
 

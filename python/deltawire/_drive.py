@@ -19,6 +19,8 @@ class Driven:
 
     def __init__(self, engine: Engine, info: dict[str, Any]) -> None:
         self.engine = engine
+        self.lock = threading.Lock()
+        """Held by the thread that brings it to a version."""
         self._given = info
         self._forget()
         self.status = "was not asked"
@@ -54,9 +56,11 @@ class Driven:
                          f"have staged version {version}")
         return len(there) >= self._n_workers
 
-    def bring(self, version: int, stream: _core.Stream, deadline: float) -> None:
-        """Raises TimeoutError; `says` has the reason."""
-        while True:
+    def bring(self, version: int, stream: _core.Stream, deadline: float,
+              stop: threading.Event | None = None) -> None:
+        """Raises TimeoutError; `status` has the reason. Ends when `stop` is set."""
+        stop = stop or threading.Event()
+        while not stop.is_set():
             try:
                 self._begin(deadline)
                 if self._is_staged(version, stream):
@@ -69,7 +73,7 @@ class Driven:
                     self._forget()
             if time.monotonic() >= deadline:
                 raise TimeoutError(self.status)
-            time.sleep(POLL_S)
+            stop.wait(POLL_S)
 
 
 def bring_all(
@@ -78,18 +82,22 @@ def bring_all(
 ) -> dict[Driven, BaseException]:
     """The engines that did not get there, and why."""
     failures: dict[Driven, BaseException] = {}
+    stop = threading.Event()
 
     def bring(one: Driven) -> None:
         try:
-            with open_stream() as stream:
-                one.bring(version, stream, deadline)
+            with one.lock, open_stream() as stream:
+                one.bring(version, stream, deadline, stop)
         except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
             failures[one] = error
 
     threads = [threading.Thread(target=bring, args=(one,), name="deltawire-drive", daemon=True)
                for one in driven]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        stop.set()  # if this was interrupted
     return failures

@@ -33,17 +33,24 @@ class Outcomes:
     def __init__(self, native: _core.Publisher, on_error: OnError | None = None) -> None:
         self._native, self._on_error = native, on_error
         self._open: deque[int] = deque()  # tickets of versions that may still be in progress
+        self._seen = 0  # the last ticket that was in it
         self._warned: set[str] = set()
         self._last_error: _core.Error | None = None
         if native.opening is not None:
             _warn_damaged(native.opening)
 
-    def add(self, ticket: int) -> None:
-        self._open.append(ticket)
+    def _look(self) -> None:
+        """Takes a new ticket from the publisher, which has it even if the call that made it was
+        interrupted."""
+        ticket = self._native.ticket
+        if ticket > self._seen:
+            self._seen = ticket
+            self._open.append(ticket)
 
     def check(self) -> None:
         """Reports each failure since the last call. Raises Conflict if another trainer took
-        the stream over. Waits for nothing."""
+        the stream over. Waits for nothing. Call it between two publishes."""
+        self._look()
         while self._open:
             report, error = None, None
             try:
@@ -65,6 +72,7 @@ class Outcomes:
 
     def reported(self, ticket: int) -> None:
         """The caller has the error of this version, so there is no warning."""
+        self._look()
         if ticket in self._open:
             self._open.remove(ticket)
             self._last_error = None
@@ -81,6 +89,7 @@ class Outcomes:
     def close(self, timeout: float | None) -> None:
         """Closes the publisher. Raises if the newest version was not published, even if that
         was reported before: no later version covers it."""
+        self._look()
         was_reported = not self._open
         self._native.close(timeout)
         if was_reported and self._last_error is not None:

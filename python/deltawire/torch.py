@@ -14,7 +14,9 @@ PyTorch.
 """
 from __future__ import annotations
 
+import bisect
 import operator
+import sys
 import threading
 from typing import Any, Callable, Iterable, Mapping
 
@@ -91,26 +93,27 @@ class Finder:
 
     def __init__(self, model: Any, prefix: str, names: Names) -> None:
         self._model, self._prefix, self._names = model, prefix, names
-        self._modules: list[torch.nn.Module] = []
-        self._objects: list[Any] = []
-        self._others: list[torch.Tensor] = []  # parameters that are not in the result ...
-        self._places: list[int] = []           # ... most of them because they share memory
-        self._found: dict[str, torch.Tensor] | None = None
+        self._last: _Found | None = None
 
-    def __call__(self) -> dict[str, torch.Tensor]:
-        if self._found is None or not self._is_same():
-            self._found = named_tensors(self._model, prefix=self._prefix, names=self._names)
-            self._remember(self._found)
-        return self._found
+    def __call__(self, anew: bool = False) -> dict[str, torch.Tensor]:
+        if anew or self._last is None or not self._last.is_same():
+            tensors = named_tensors(self._model, prefix=self._prefix, names=self._names)
+            self._last = _Found(self._model, tensors)
+        return self._last.tensors
 
-    def _remember(self, found: dict[str, torch.Tensor]) -> None:
-        if not isinstance(self._model, torch.nn.Module):
-            return
-        self._modules = list(self._model.modules())
+
+class _Found:
+    """Tensors that were found, and the objects of the model at that time."""
+
+    def __init__(self, model: Any, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+        self._is_module = isinstance(model, torch.nn.Module)
+        self._modules = list(model.modules()) if self._is_module else []
         self._objects = self._now()
-        known, taken = set(map(id, self._objects)), set(map(id, found.values()))
-        if not taken <= known:  # a hook makes tensors for a state_dict, perhaps each time:
-            self._modules = []  # so the next call does not find the same objects
+        known, taken = set(map(id, self._objects)), set(map(id, tensors.values()))
+        # a hook may make tensors for a state_dict each time: then they are never the same
+        self._is_own = self._is_module and taken <= known
+        # parameters that are not in the result, most of them because they share memory
         self._others = [item for item in self._objects
                         if isinstance(item, torch.nn.Parameter)
                         and id(item) not in taken and not is_sharded(item)]
@@ -122,9 +125,9 @@ class Finder:
                 for table in (module._parameters, module._buffers, module._modules)
                 for item in table.values()]
 
-    def _is_same(self) -> bool:
+    def is_same(self) -> bool:
         objects = self._now()
-        return (len(objects) == len(self._objects)
+        return (self._is_own and len(objects) == len(self._objects)
                 and all(map(operator.is_, objects, self._objects))
                 and [tensor.data_ptr() for tensor in self._others] == self._places)
 
@@ -188,7 +191,6 @@ class Publisher:
                                 optimizer, frozen == "detect",
                                 bool(options.get("quantize_from_f32")), devices)
         self._every, self._steps = publish_every, start_step or 0
-        self._ticket = self._captured = 0
         arguments = self._weights.arguments(
             group, {"start_step": start_step, "publish_every": publish_every})
         self._is_one_of_several = arguments.get("n_ranks", 1) > 1
@@ -198,11 +200,13 @@ class Publisher:
         self._outcomes = Outcomes(self._native, on_error)
         self._when_busy = options.get("when_busy", "wait")
         self._hooks = []
+        self._is_made = False  # or hooks of one that was interrupted here would publish
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
                            optimizer.register_step_post_hook(self._after_step)]
         if "shards" in arguments and options.get("publish_changed", True):
             self._publish_changed(group, options)
+        self._is_made = True
 
     def _publish_changed(self, group: Any, options: dict[str, Any]) -> None:
         """Ranks publish together if the part of any of them differs from the stream."""
@@ -216,20 +220,22 @@ class Publisher:
     def _before_step(self, *_: Any) -> None:
         """Weights that are read in place must be read before they change. A CUDA stream waits
         for that by itself."""
+        if not self._is_made:
+            return
         self._outcomes.check()
-        if self._captured != self._ticket and self._weights.host_reads:
+        if self._weights.host_reads:
             self._wait_captured()
 
     def _after_step(self, *_: Any) -> None:
+        if not self._is_made:
+            return
         self._steps += 1
         if self._steps % self._every == 0:
             self.publish(step=self._steps)
 
     def _wait_captured(self) -> None:
-        if self._captured != self._ticket:
-            wait_logged(lambda seconds: self._native.captured(self._ticket, seconds),
-                        "the step before is being read")
-            self._captured = self._ticket
+        wait_logged(lambda seconds: self._native.captured(None, seconds),
+                    "the step before is being read")
 
     def _wait_idle(self) -> None:
         """Waits here, because the library would wait without a log message."""
@@ -273,14 +279,12 @@ class Publisher:
             step=step, notes=notes, unchanged=frozen, files=files,
             cuda_streams=_devices.streams_of(self._weights.devices))
         if ticket:
-            self._ticket = ticket
-            self._outcomes.add(ticket)
             self._weights.noted(seen)
         return ticket
 
     def captured(self, timeout: float | None = None) -> bool:
         """Whether the weights of the last publish may change."""
-        return not self._ticket or self._native.captured(self._ticket, timeout)
+        return self._native.captured(None, timeout)
 
     def wait(
         self, ticket: int | None = None, timeout: float | None = None
@@ -289,7 +293,7 @@ class Publisher:
         try:
             return self._native.wait(ticket, timeout)
         except _core.Error:
-            self._outcomes.reported(self._ticket if ticket is None else ticket)
+            self._outcomes.reported(self._native.ticket if ticket is None else ticket)
             raise
 
     def drain(self, timeout: float | None = None) -> None:
@@ -306,6 +310,104 @@ class Publisher:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def _span(tensor: torch.Tensor) -> tuple[str, int, int]:
+    """The memory between a tensor's first and last element."""
+    n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return str(tensor.device), start, start + n * tensor.element_size()
+
+
+def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> None:
+    """Refuses tensors of a state_dict that are not the model's own memory: what is written to a
+    copy never reaches the model."""
+    own = sorted({_span(item) for module in model.modules()
+                  for table in (module._parameters, module._buffers, vars(module))
+                  for item in table.values()
+                  if isinstance(item, torch.Tensor) and not is_sharded(item) and item.numel()})
+    for i in range(1, len(own)):  # so that one look finds the longest that begins before
+        if own[i][0] == own[i - 1][0] and own[i][2] < own[i - 1][2]:
+            own[i] = (*own[i][:2], own[i - 1][2])
+    for name, tensor in found.items():
+        if not tensor.numel():
+            continue
+        device, start, end = _span(tensor)
+        i = bisect.bisect_right(own, (device, start, sys.maxsize)) - 1
+        if i < 0 or own[i][0] != device or own[i][2] < end:
+            raise ValueError(
+                f"{name!r} of state_dict() is a copy, made by a hook or an override, and not "
+                "memory that the model computes with: follow into a mapping of names to the "
+                "model's own tensors")
+
+
+class Target:
+    """The tensors of a model that a follower writes: found by name, and looked for again before
+    each use. If they lie elsewhere, the follower goes on there, provided that they hold the same
+    weights."""
+
+    def __init__(self, model: Any, prefix: str, names: Names) -> None:
+        if not isinstance(model, (torch.nn.Module, Mapping)):
+            model = dict(model)
+        self._model, self._find = model, Finder(model, prefix, names)
+        self._places: dict[str, tuple[Any, ...]] = {}
+        self._gpus: set[torch.device] = set()
+
+    def open(self) -> dict[str, Any]:
+        """The arguments for the library."""
+        found = self._find()
+        tensors = self._exported(found)
+        self._places = {name: _place(tensor) for name, tensor in found.items()}
+        return tensors
+
+    def _exported(self, found: dict[str, torch.Tensor]) -> dict[str, Any]:
+        for name, tensor in found.items():
+            if is_sharded(tensor):
+                raise ValueError(
+                    f"{name!r} is a DTensor: a follower writes whole tensors. Follow into a "
+                    "directory on one rank, and load each rank's part from there "
+                    "(torch.distributed.checkpoint.state_dict.set_model_state_dict)")
+        if isinstance(self._model, torch.nn.Module):
+            _refuse_copies(self._model, found)
+        self._gpus = _devices.gpus_of(found.values())
+        self.wait()  # for whatever wrote the weights
+        return {name: _devices.exported(tensor.detach()) for name, tensor in found.items()}
+
+    def wait(self) -> None:
+        """Waits for all work that the devices of the tensors were given."""
+        _devices.wait_for(self._gpus)
+
+    def check(self, native: _core.Follower) -> None:
+        """Before the library reads or writes the tensors. If they moved on devices, this drops
+        what is staged."""
+        places = {name: _place(tensor) for name, tensor in self._find().items()}
+        if places == self._places:
+            return
+        found = self._find(anew=True)  # one that moved may not share memory with others any more
+        places = {name: _place(tensor) for name, tensor in found.items()}
+        was = self._places
+        for name in was.keys() ^ places.keys():
+            what = ("was removed, or tied to another," if name in was
+                    else "is new, or not tied any more,")
+            raise RuntimeError(f"{name!r} {what} since the follower was made: make a new follower")
+        moved = [name for name in places if places[name] != was[name]]
+        for name in moved:
+            if (places[name][1], places[name][3]) != (was[name][1], was[name][3]):
+                raise RuntimeError(f"{name!r} has another shape or type than when the follower "
+                                   "was made: make a new follower")
+        try:
+            native.move(self._exported(found))
+        except _core.Stale as error:
+            raise RuntimeError(
+                f"{moved[0]!r} lies in other memory than when the follower was made (a new "
+                "parameter, load_state_dict(assign=True), .to(), .data, share_memory()), and "
+                f"that does not hold the version of the old one. Make a new follower: {error}"
+            ) from error
+        self._places = places
 
 
 class Follower:
@@ -332,29 +434,14 @@ class Follower:
     ) -> None:
         """`options` are those of deltawire.Follower, such as `open_timeout`, `id` and `report`.
         It waits for a stream that does not exist yet."""
-        found = named_tensors(model, prefix=prefix, names=names)
-        for name, tensor in found.items():
-            if is_sharded(tensor):
-                raise ValueError(
-                    f"{name!r} is a DTensor: a follower writes whole tensors. Follow into a "
-                    "directory on one rank, and load each rank's part from there "
-                    "(torch.distributed.checkpoint.state_dict.set_model_state_dict)")
+        self._target = Target(model, prefix, names)
         self._pause, self._resume = pause, resume
-        self._empty = bool(options.get("empty"))  # and not filled yet
-        self._paused = False
+        self._paused: bool | None = False  # None: pause() or resume() did not return
         self._reports = bool(options.get("report", True))
-        self._gpus = _devices.gpus_of(found.values())
-        _devices.wait_for(self._gpus)  # for whatever wrote the weights
-        self._native = _core.Follower(
-            url, tensors={name: _devices.exported(tensor.detach())
-                          for name, tensor in found.items()}, **options)
+        self._native = _core.Follower(url, tensors=self._target.open(), **options)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        # the version whose stores were begun, and the one whose stores are done: both until
-        # it is finished
-        self._begun = False
-        self._applied: int | None = None
 
     @property
     def native(self) -> _core.Follower:
@@ -363,8 +450,9 @@ class Follower:
     @property
     def version(self) -> int | None:
         """The version of the weights; during `resume` it is already the new one."""
-        applied = self._applied
-        return self._native.version if applied is None else applied
+        native = self._native
+        applied = native.staged if native.update_state == "applied" else None
+        return native.version if applied is None else applied
 
     @property
     def error(self) -> BaseException | None:
@@ -379,60 +467,79 @@ class Follower:
     def sync(self, goal: int | None = None) -> int | None:
         """Brings the model to `goal`, or to the newest version, step by step. If the stores fail,
         `resume` is not called, because they may be half done: the next sync() finishes them
-        first. An exception of `resume` is raised after the version is finished."""
-        if self._begun:
-            self._finish()
+        first. An exception of `resume` is raised after the version is finished. A sync that was
+        interrupted is continued by the next one; `pause` or `resume` may be called again then."""
+        native = self._native
+        if native.update_state in ("prepared", "applied", "filled") or self._paused is not False:
+            self._finish()  # what an earlier call left
+            if native.version is not None:
+                self._resume_once()
         if goal is None:
-            goal = self._native.poll()
-        while goal is not None and self._native.version != goal:
-            if self._empty:
-                self._pause_once()  # staging fills an empty model
-                _devices.wait_for(self._gpus)
-            self._native.stage(goal)
-            self._empty = False
-            if self._native.staged is None:
-                continue  # the weights turned out to be that version
-            self._pause_once()
-            self._begun = True
+            goal = native.poll()
+        self._target.check(native)  # also if nothing is new
+        while goal is not None and native.version != goal:
+            self._target.check(native)
+            if native.will_fill:
+                self._pause_once()
+                self._target.check(native)
+                self._target.wait()
+            native.stage(goal)
             self._finish()
-        return self._native.version
+        if native.version is not None:
+            self._resume_once()
+        return native.version
 
     def _pause_once(self) -> None:
-        if self._pause and not self._paused:
-            self._pause()
-        self._paused = True
+        if not self._paused:
+            self._paused = None
+            self._call(self._pause)
+            self._paused = True
 
-    def _resume_now(self) -> None:
-        self._paused = False
-        if self._resume:
-            self._resume()
+    def _resume_once(self) -> None:
+        if self._paused is not False:
+            self._paused = None
+            self._call(self._resume)
+            self._paused = False
+
+    def _call(self, callback: Callable[[], object] | None) -> None:
+        """An exception is its answer. After an interrupt nobody knows what it has done."""
+        try:
+            if callback is not None:
+                callback()
+        except Exception:
+            self._paused = False
+            raise
 
     def _finish(self) -> None:
-        """Applies and finishes, or continues where it failed before."""
+        """Applies and finishes what is staged, or continues where a call ended before."""
+        native = self._native
         try:
-            if self._applied is None:
-                self._store()
-                self._resume_now()
-        finally:
-            if self._applied is not None:
-                self._native.finish()
-                self._begun, self._applied = False, None
-
-    def _store(self) -> None:
-        staged = self._native.staged
-        _devices.wait_for(self._gpus)  # nothing may read the weights any more
-        try:
-            self._native.apply()
+            if native.update_state in ("staged", "prepared"):
+                self._pause_once()
+                try:
+                    self._target.check(native)
+                except Exception:
+                    self._resume_once()  # nothing is stored yet
+                    raise
+                if native.staged is None:
+                    return
+                self._target.wait()  # nothing may read the weights any more
+                native.apply()
+            if native.update_state in ("applied", "filled"):
+                try:
+                    self._resume_once()
+                finally:
+                    self._target.check(native)
+                    native.finish()
         except _core.Invalid:
             if self._stop.is_set():
-                self._resume_now()  # another thread closed it, and nothing was stored
+                self._resume_once()  # another thread closed it, and nothing is half done
             raise
-        self._applied = staged
 
     def start(self, max_wait: float = 1) -> Follower:
         """Follows in a thread, which asks for a new version at least every `max_wait` seconds,
         also while the store cannot be reached."""
-        if self._thread is not None:
+        if self._thread is not None and self._thread.ident is not None:
             raise RuntimeError("it is following already")
         self._thread = threading.Thread(target=self._follow, args=(max_wait,),
                                         name="deltawire-follower", daemon=True)
@@ -464,7 +571,7 @@ class Follower:
         """Ends the thread; raises what ended it before."""
         self._stop.set()
         self._native.close()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
         error, self._error = self._error, None
         if error is not None:

@@ -53,6 +53,7 @@ class _Copies:
 
     def take(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
         is_first = not self.tensors
+        tensors = dict(self.tensors)
         seen = set()
         for name, tensor in pairs:
             name = dw_torch.renamed(name, names=self._names)
@@ -64,18 +65,19 @@ class _Copies:
             tensor = tensor.detach()
             if is_first:
                 dtype = self.dtype if tensor.dtype == torch.float32 else None
-                self.tensors[name] = torch.empty(
+                tensors[name] = torch.empty(
                     tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
-            copy = self.tensors.get(name)
+            copy = tensors.get(name)
             if copy is None or copy.shape != tensor.shape:
                 raise ValueError(f"{name!r} was not among the weights sent first, or had "
                                  "another shape: a stream has the same tensors throughout")
             copy.copy_(tensor)
-        if not self.tensors:
+        if not tensors:
             raise ValueError("no weights were sent: is every parameter frozen?")
-        if len(seen) != len(self.tensors):
-            missing = next(name for name in self.tensors if name not in seen)
+        if len(seen) != len(tensors):
+            missing = next(name for name in tensors if name not in seen)
             raise ValueError(f"{missing!r} was sent before, and is missing now")
+        self.tensors = tensors
 
 
 def _trainer_of(iterator: Any) -> Any:
@@ -154,7 +156,7 @@ class WeightTransfer:
         self._on_sync = on_sync
         self._report: _core.PublishReport | None = None
         self._version: int | None = None
-        self._is_sent = False
+        self._sent: int | None = None  # TRL's number of the version that was sent, until resume()
         self._away: list[str] = []
         self._seconds: tuple[float, float] = (0.0, 0.0)
         self.model_version = 0
@@ -208,6 +210,9 @@ class WeightTransfer:
         """Returns when the weights are committed as a version."""
         start = time.monotonic()
         trainer = self.trainer or _trainer_of(iterator)
+        if self._publisher is not None:  # a call that was interrupted may have left it reading
+            wait_logged(lambda seconds: self._publisher.captured(None, seconds),
+                        "the step before is being read")
         self._copies.take(iterator)
         step = self.model_version + 1
         if self._publisher is None:  # opening publishes the weights if they differ from the stream
@@ -219,7 +224,7 @@ class WeightTransfer:
         else:
             self._report = self._publish(step)
             self._version = self._report.version
-        self._is_sent = True
+        self._sent = step
         self._seconds = (time.monotonic() - start, 0.0)
 
     @contextlib.contextmanager
@@ -252,15 +257,16 @@ class WeightTransfer:
 
     def resume(self) -> None:
         """Returns when the version that was sent is served."""
-        if not self._is_sent:
+        number = self._sent
+        if number is None:
             return
         start = time.monotonic()
         self._drive_engines(start + self._timeout)
         self._wait_engines()
         self._wait_followers()
-        self._is_sent = False
-        self.model_version += 1
-        self.versions[self.model_version] = self._version
+        self.versions[number] = self._version
+        self.model_version = number
+        self._sent = None
         self._seconds = (self._seconds[0], time.monotonic() - start)
         if self._on_sync is not None:
             self._on_sync(self)

@@ -199,7 +199,7 @@ PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         dwpy_guard_init(&self->guard);
         self->name_fd = -1;
         if (open_now(self, &a)) {
-            self->version = dw_follower_version(self->follower);
+            dwpy_follower_note(self);
             dwpy_live_add(&self->live, dwpy_follower_end);
             if (a.report) {
                 dwpy_report_begin(&self->report);

@@ -103,11 +103,28 @@ static void follower_dealloc(PyObject *object)
 
 /* ---- the steps ---- */
 
-static void leave(follower_object *self, dw_status status, const dw_error *err)
+void dwpy_follower_note(follower_object *self)
 {
     self->version = dw_follower_version(self->follower);
+    dw_follower_update(self->follower, &self->update);
+}
+
+static void leave(follower_object *self, dw_status status, const dw_error *err)
+{
+    dwpy_follower_note(self);
     dwpy_follower_report_result(self, status, err);
     dwpy_guard_leave(&self->guard);
+}
+
+/* Before a call that reads or writes the tensors. */
+static bool enter_with_tensors(follower_object *self)
+{
+    if (!dwpy_guard_enter(&self->guard))
+        return false;
+    if (dwpy_tensors_check(&self->tensors))
+        return true;
+    dwpy_guard_leave(&self->guard);
+    return false;
 }
 
 typedef dw_status (*step_function)(dw_follower *, dw_error *);
@@ -115,7 +132,7 @@ typedef dw_status (*step_function)(dw_follower *, dw_error *);
 static PyObject *do_step(PyObject *object, step_function function)
 {
     follower_object *self = (follower_object *)object;
-    if (!dwpy_guard_enter(&self->guard))
+    if (!enter_with_tensors(self))
         return NULL;
     dw_error err = {0};
     dw_status status;
@@ -213,7 +230,7 @@ static PyObject *follower_stage(PyObject *object, PyObject *args, PyObject *keyw
     follower_object *self = (follower_object *)object;
     uint64_t goal, staged = DW_NO_VERSION;
     PyObject *progress, *out = NULL;
-    if (!parse_goal(args, keywords, &goal, &progress) || !dwpy_guard_enter(&self->guard))
+    if (!parse_goal(args, keywords, &goal, &progress) || !enter_with_tensors(self))
         return NULL;
     dw_error err = {0};
     dw_status status = DW_CANCELLED;
@@ -232,7 +249,7 @@ static PyObject *follower_sync(PyObject *object, PyObject *args, PyObject *keywo
     follower_object *self = (follower_object *)object;
     uint64_t goal;
     PyObject *progress, *out = NULL;
-    if (!parse_goal(args, keywords, &goal, &progress) || !dwpy_guard_enter(&self->guard))
+    if (!parse_goal(args, keywords, &goal, &progress) || !enter_with_tensors(self))
         return NULL;
     dw_follow_report report = {0};
     dw_error err = {0};
@@ -244,6 +261,36 @@ static PyObject *follower_sync(PyObject *object, PyObject *args, PyObject *keywo
             out = row_of(&report);
     }
     leave(self, status, &err);
+    return out;
+}
+
+/* The guard is held. The old memory is released once nothing uses it. */
+static PyObject *move_now(follower_object *self, PyObject *mapping)
+{
+    dwpy_tensors tensors;
+    if (!dwpy_tensors_take(&tensors, mapping, DWPY_WRITE))
+        return NULL;
+    dw_error err = {0};
+    dw_status status;
+    Py_BEGIN_ALLOW_THREADS status =
+        dw_follower_move(self->follower, tensors.tensors, tensors.n, &err);
+    Py_END_ALLOW_THREADS dwpy_tensors old = tensors;
+    if (status == DW_OK) {
+        old = self->tensors;
+        self->tensors = tensors;
+    }
+    dwpy_tensors_release(&old);
+    return status == DW_OK ? Py_NewRef(Py_None) : dwpy_raise(status, &err);
+}
+
+static PyObject *follower_move(PyObject *object, PyObject *mapping)
+{
+    follower_object *self = (follower_object *)object;
+    if (!dwpy_guard_enter(&self->guard))
+        return NULL;
+    PyObject *out = move_now(self, mapping);
+    dwpy_follower_note(self);
+    dwpy_guard_leave(&self->guard);
     return out;
 }
 
@@ -274,6 +321,36 @@ static PyObject *get_version(PyObject *object, void *unused)
     return dwpy_guard_check(&self->guard) ? dwpy_version(self->version) : NULL;
 }
 
+static PyObject *get_staged(PyObject *object, void *unused)
+{
+    (void)unused;
+    follower_object *self = (follower_object *)object;
+    return dwpy_guard_check(&self->guard) ? dwpy_version(self->update.version) : NULL;
+}
+
+static PyObject *get_update_state(PyObject *object, void *unused)
+{
+    (void)unused;
+    static const char *const names[] = {
+        [DW_UPDATE_STAGED] = "staged",     [DW_UPDATE_NAMED] = "prepared",
+        [DW_UPDATE_PREPARED] = "prepared", [DW_UPDATE_APPLIED] = "applied",
+        [DW_UPDATE_SYNCED] = "applied",    [DW_UPDATE_FILLED] = "filled",
+    };
+    const follower_object *self = (follower_object *)object;
+    if (!dwpy_guard_check(&self->guard))
+        return NULL;
+    const char *name = names[self->update.state];
+    return name ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
+}
+
+static PyObject *get_will_fill(PyObject *object, void *unused)
+{
+    (void)unused;
+    const follower_object *self = (follower_object *)object;
+    return dwpy_guard_check(&self->guard) ? PyBool_FromLong(self->update.will_fill)
+                                          : NULL;
+}
+
 typedef PyObject *(*read_function)(dw_follower *);
 
 /* Waits for calls that may change the values. */
@@ -300,13 +377,6 @@ static PyObject *read_staged_path(dw_follower *follower)
 static PyObject *read_dir(dw_follower *follower)
 {
     return read_path(dw_follower_dir(follower));
-}
-
-static PyObject *read_staged(dw_follower *follower)
-{
-    uint64_t version = DW_NO_VERSION;
-    return dwpy_version(dw_follower_staged(follower, &version, NULL) ? version
-                                                                     : DW_NO_VERSION);
 }
 
 static PyObject *read_state(dw_follower *follower)
@@ -338,8 +408,8 @@ static PyObject *read_files_kept(dw_follower *follower)
 }
 
 /* CLOSURE is the name of the attribute. */
-static const read_function readers[] = {read_staged_path, read_dir,    read_staged,
-                                        read_state,       read_totals, read_files_kept};
+static const read_function readers[] = {read_staged_path, read_dir, read_state,
+                                        read_totals, read_files_kept};
 
 static PyObject *get_any(PyObject *object, void *closure)
 {
@@ -358,6 +428,8 @@ static PyMethodDef methods[] = {
     {"finish", follower_finish, METH_NOARGS, "Syncs and checks what was applied."},
     {"sync", DWPY_KEYWORDS(follower_sync), METH_VARARGS | METH_KEYWORDS,
      "Brings the weights to a version, step by step."},
+    {"move", follower_move, METH_O,
+     "Goes on with other memory that holds the same weights."},
     {"report", DWPY_KEYWORDS(follower_report), METH_VARARGS | METH_KEYWORDS,
      "Reports a status to the stream."},
     {"close", follower_close, METH_NOARGS, "Ends calls of other threads, too."},
@@ -370,11 +442,14 @@ static PyGetSetDef members[] = {
     {"staged_path", get_any, NULL, "the staged list, as a file", (void *)&readers[0]},
     {"dir", get_any, NULL, "the checkpoint directory of the version",
      (void *)&readers[1]},
-    {"staged", get_any, NULL, "the version that is staged", (void *)&readers[2]},
-    {"state", get_any, NULL, "the digest of the version", (void *)&readers[3]},
-    {"totals", get_any, NULL, "totals since it was opened", (void *)&readers[4]},
+    {"staged", get_staged, NULL, "the version that is staged", NULL},
+    {"update_state", get_update_state, NULL, "how far the staged version is", NULL},
+    {"will_fill", get_will_fill, NULL, "whether the next stage writes to empty memory",
+     NULL},
+    {"state", get_any, NULL, "the digest of the version", (void *)&readers[2]},
+    {"totals", get_any, NULL, "totals since it was opened", (void *)&readers[3]},
     {"files_kept", get_any, NULL, "the user's files in place of companion files",
-     (void *)&readers[5]},
+     (void *)&readers[4]},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -25,8 +25,9 @@ typedef struct follower_object {
     dwpy_tensors tensors;
     dwpy_guard guard;
     dwpy_live live;
-    uint64_t version; /* after the last call, so that it can be read without waiting for a
-                         call */
+    /* after the last call, so that they can be read without waiting for a call: */
+    uint64_t version;
+    dw_update update;
     dwpy_report report;
     int name_fd; /* reserves the name of a follower in memory; -1: none */
 } follower_object;
@@ -35,6 +36,9 @@ typedef struct follower_object {
 PyObject *dwpy_follower_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
 /* ---- follower_type.c ---- */
+
+/* Notes the version and the update. */
+void dwpy_follower_note(follower_object *self);
 void dwpy_follower_end(dwpy_live *live);
 
 /* ---- follower_report.c; the guard is held ---- */

@@ -134,12 +134,17 @@ static PyObject *publisher_wait(PyObject *object, PyObject *args, PyObject *keyw
 static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ticket", "timeout", NULL};
-    unsigned long long ticket;
+    publisher_object *self = (publisher_object *)object;
+    uint64_t ticket = self->ticket;
     unsigned timeout_ms = UINT_MAX;
     fate f;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "K|O&:captured", names, &ticket,
-                                     dwpy_timeout_arg, &timeout_ms) ||
-        !wait_ticket((publisher_object *)object, ticket, timeout_ms, false, &f))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&O&:captured", names,
+                                     dwpy_number_arg, &ticket, dwpy_timeout_arg,
+                                     &timeout_ms))
+        return NULL;
+    if (ticket == 0 && self->ticket == 0) /* nothing was published */
+        return dwpy_guard_check(&self->guard) ? Py_NewRef(Py_True) : NULL;
+    if (!wait_ticket(self, ticket, timeout_ms, false, &f))
         return NULL;
     return f.status == DW_OK ? PyBool_FromLong(f.done) : dwpy_raise(f.status, &f.err);
 }
@@ -204,7 +209,8 @@ static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *k
     PyObject *ticket = NULL;
     bool *flags = NULL;
     if (dwpy_guard_enter(&self->guard)) {
-        if (dwpy_publisher_flags(self, unchanged, "unchanged", &flags) &&
+        if (dwpy_tensors_check(&self->tensors) && dwpy_tensors_check(&self->shards) &&
+            dwpy_publisher_flags(self, unchanged, "unchanged", &flags) &&
             dwpy_files_read(&companions, files) &&
             dwpy_publisher_streams(self, streams, &list, &note.n_streams)) {
             note.streams = list;
@@ -288,7 +294,10 @@ static PyObject *publisher_is_current(PyObject *object, PyObject *unused)
     publisher_object *self = (publisher_object *)object;
     if (!dwpy_guard_enter(&self->guard))
         return NULL;
-    PyObject *out = is_current_now(self);
+    PyObject *out =
+        dwpy_tensors_check(&self->tensors) && dwpy_tensors_check(&self->shards)
+            ? is_current_now(self)
+            : NULL;
     dwpy_guard_leave(&self->guard);
     return out;
 }
@@ -389,6 +398,13 @@ static PyObject *get_version(PyObject *object, void *unused)
                : NULL;
 }
 
+static PyObject *get_ticket(PyObject *object, void *unused)
+{
+    (void)unused;
+    const publisher_object *self = (const publisher_object *)object;
+    return PyLong_FromUnsignedLongLong(self->ticket);
+}
+
 static PyObject *get_opening(PyObject *object, void *unused)
 {
     (void)unused;
@@ -420,6 +436,7 @@ static PyGetSetDef members[] = {
     {"stream_id", get_stream_id, NULL, NULL, NULL},
     {"created", get_created, NULL, "whether opening committed version 0", NULL},
     {"version", get_version, NULL, "the newest version that is committed", NULL},
+    {"ticket", get_ticket, NULL, "the last one that publish() gave; 0: none", NULL},
     {"opening", get_opening, NULL, "the report of the version that opening published",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},

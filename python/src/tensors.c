@@ -172,9 +172,9 @@ static bool take_pair(dw_tensor *tensor, dwpy_hold *hold, PyObject *tuple,
            take_dtype(tensor, hold, name, shape);
 }
 
-static bool has_dlpack(PyObject *object)
+static bool has_method(PyObject *object, const char *name)
 {
-    PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
+    PyObject *method = PyObject_GetAttrString(object, name);
     PyErr_Clear();
     Py_XDECREF(method);
     return method != NULL;
@@ -189,8 +189,9 @@ static bool take_one(dw_tensor *tensor, dwpy_hold *hold, dwpy_devices *devices,
         good = take_pair(tensor, hold, value, access);
     } else if (PyObject_CheckBuffer(value)) {
         good = take_plain(tensor, hold, value, writable);
-    } else if (has_dlpack(value)) {
+    } else if (has_method(value, "__dlpack__")) {
         good = dwpy_dlpack_take(tensor, hold, devices, value, tensor->name, writable);
+        hold->may_move = good && has_method(value, "data_ptr");
     } else {
         PyErr_Format(PyExc_TypeError,
                      "tensor '%s': neither a buffer nor a DLPack exporter", tensor->name);
@@ -266,6 +267,27 @@ bool dwpy_tensors_take_beside(dwpy_tensors *out, PyObject *mapping, dwpy_access 
                               const dwpy_tensors *beside)
 {
     return take_mapping(out, mapping, access, &beside->devices);
+}
+
+bool dwpy_tensors_check(const dwpy_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->n; i++) {
+        if (!tensors->holds[i].may_move)
+            continue;
+        PyObject *pair = PyList_GetItem(tensors->items, (Py_ssize_t)i);
+        PyObject *at = PyObject_CallMethod(PyTuple_GetItem(pair, 1), "data_ptr", NULL);
+        const void *data = at ? PyLong_AsVoidPtr(at) : NULL;
+        Py_XDECREF(at);
+        if (PyErr_Occurred())
+            return false;
+        if (data != tensors->tensors[i].data && tensors->tensors[i].n_bytes > 0) {
+            dwpy_raise_text(DW_CONFLICT, tensors->tensors[i].name,
+                            "its memory was moved since it was given (share_memory(), "
+                            "resize_(), .data): close this, and open it again");
+            return false;
+        }
+    }
+    return true;
 }
 
 void dwpy_tensors_release(dwpy_tensors *tensors)

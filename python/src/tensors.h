@@ -10,6 +10,7 @@ typedef struct dwpy_hold {
     uint64_t *dims;
     bool has_view;
     Py_buffer view;
+    bool may_move; /* the object has data_ptr() */
     dl_managed *managed;
     dl_managed_versioned *versioned;
 } dwpy_hold;
@@ -42,6 +43,10 @@ bool dwpy_tensors_take_beside(dwpy_tensors *out, PyObject *mapping, dwpy_access 
                               const dwpy_tensors *beside);
 /* The same for a list of names and arrays; names may be repeated. */
 bool dwpy_tensors_take_list(dwpy_tensors *out, PyObject *pairs, dwpy_access access);
+/* Raises Conflict if an object has moved its memory since it was taken: a tensor of
+ * PyTorch does so under share_memory(), resize_() and .data. The old memory may be freed
+ * then, whatever is held. */
+bool dwpy_tensors_check(const dwpy_tensors *tensors);
 /* After everything that uses them is closed: it closes their devices, too. */
 void dwpy_tensors_release(dwpy_tensors *tensors);
 

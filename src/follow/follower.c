@@ -127,6 +127,30 @@ bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *stat
     return true;
 }
 
+void dw_follower_update(const dw_follower *f, dw_update *out)
+{
+    *out = (dw_update){.version = DW_NO_VERSION};
+    if (f->lost)
+        return;
+    out->state = f->arrived ? DW_UPDATE_FILLED : dw_weights_update(f->weights);
+    dw_follower_staged(f, &out->version, NULL);
+    out->will_fill = out->state == DW_UPDATE_NONE && dw_follower_stage_fills(f);
+}
+
+dw_status dw_follower_move(dw_follower *f, const dw_tensor *tensors, size_t n_tensors,
+                           dw_error *err)
+{
+    if (f->options.into)
+        return dw_fail(err, DW_INVALID, f->options.into,
+                       "it follows into a directory, which has no memory to move");
+    dw_status status = dw_weights_move(f->weights, tensors, n_tensors, err);
+    if (status == DW_OK) {
+        f->options.tensors = tensors;
+        f->options.n_tensors = n_tensors;
+    }
+    return status;
+}
+
 /* Before a verb: something must be staged, and the files must be those that are open. */
 static dw_status check_before(dw_follower *f, dw_error *err)
 {

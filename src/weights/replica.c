@@ -7,8 +7,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
-#include "weights/widen.h"
+#include "tensor/device.h"
 #include "tensor/tensor_list.h"
+#include "weights/widen.h"
 
 /* ---- opening ---- */
 
@@ -99,6 +100,66 @@ dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,
         *out = r;
     else
         dw_replica_close(r);
+    return status;
+}
+
+/* The digests of what the memory must hold; NULL if nothing is known of it. */
+static const dw_digest *digests_now(const dw_replica *r)
+{
+    if (r->update >= DW_UPDATE_APPLIED)
+        return r->next_digests;
+    return r->at.version != DW_NO_VERSION ? r->digests : NULL;
+}
+
+static dw_status check_moved(const dw_replica *r, dw_error *err)
+{
+    const dw_digest *wanted = digests_now(r);
+    if (!wanted)
+        return DW_OK;
+    dw_digest *found = dw_alloc_array(r->n_tensors, sizeof *found);
+    dw_status status = found ? dw_digest_tensors(found, NULL, r->tensors, r->n_tensors,
+                                                 r->n_threads, NULL, err)
+                             : dw_fail_memory(err, NULL);
+    const char *other =
+        status == DW_OK && r->widened ? dw_widened_compare(r, 0, r->n_tensors) : NULL;
+    for (size_t i = 0; status == DW_OK && !other && i < r->n_tensors; i++)
+        if (found[i] != wanted[i])
+            other = r->tensors[i].name;
+    if (other)
+        status = dw_fail_tensor(
+            err, DW_STALE, "memory", other,
+            "its new memory does not hold version %" PRIu64
+            ", which the old one holds: copy that first, or open another follower",
+            r->update >= DW_UPDATE_APPLIED ? r->next.version : r->at.version);
+    dw_free(found);
+    return status;
+}
+
+dw_status dw_replica_move(dw_replica *r, const dw_tensor *memory, size_t n_tensors,
+                          dw_error *err)
+{
+    dw_status status = dw_tensors_check_placed(memory, n_tensors, err);
+    /* what is staged on a device belongs to that device's old memory */
+    if (status == DW_OK && (dw_tensors_on_device(r->tensors, r->n_tensors) ||
+                            dw_tensors_on_device(memory, n_tensors)))
+        status = dw_replica_discard(r, err);
+    if (status != DW_OK)
+        return status;
+    dw_tensor *was = dw_alloc_array(r->n_tensors, sizeof *was);
+    if (!was)
+        return dw_fail_memory(err, NULL);
+    if (r->n_tensors > 0)
+        memcpy(was, r->tensors, r->n_tensors * sizeof *was);
+    uint8_t **was_wide = NULL;
+    status = r->widened ? dw_widened_move(r, memory, n_tensors, &was_wide, err)
+                        : dw_replica_take_data(r, memory, n_tensors, "memory", err);
+    if (status == DW_OK)
+        status = check_moved(r, err);
+    if (status != DW_OK && r->n_tensors > 0)
+        memcpy(r->tensors, was, r->n_tensors * sizeof *was);
+    if (r->widened)
+        dw_widened_moved(r, was_wide, status == DW_OK);
+    dw_free(was);
     return status;
 }
 

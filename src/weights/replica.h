@@ -107,6 +107,8 @@ static inline bool dw_replica_may_replace(const dw_replica *r)
 }
 
 /* As those of dw_weights. */
+dw_status dw_replica_move(dw_replica *replica, const dw_tensor *memory, size_t n_tensors,
+                          dw_error *err);
 dw_status dw_replica_adopt(dw_replica *replica, const dw_position *position,
                            dw_error *err);
 dw_status dw_replica_fill(dw_replica *replica, const dw_position *position,

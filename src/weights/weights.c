@@ -133,6 +133,12 @@ void dw_weights_forget(dw_weights *w)
     w->now->has_weights = false;
 }
 
+dw_status dw_weights_move(dw_weights *w, const dw_tensor *memory, size_t n_tensors,
+                          dw_error *err)
+{
+    return dw_replica_move(w->now, memory, n_tensors, err);
+}
+
 void dw_weights_allow_fill(dw_weights *w)
 {
     w->now->may_fill = !w->now->dir && !w->now->has_weights;

@@ -23,7 +23,7 @@
  *     C   .deltawire-control: the control block, for processes that map W (control.h).
  *         Its sequence is odd while W is written
  *
- * STATES (dw_update_state), the files in each of them, and what the next open does after
+ * STATES (dw_update_state in follow.h), the files in each of them, and what the next open does after
  * a crash. A "-" means that the file is not there.
  *
  *     state       W        S    P    R            C          the next open
@@ -64,18 +64,6 @@
 #include "stream/cut.h"
 #include "weights/position.h"
 #include "weights/whole_model.h"
-
-/* How far the weights are on their way to the next version. */
-typedef enum dw_update_state {
-    DW_UPDATE_NONE,     /* nothing is staged */
-    DW_UPDATE_STAGED,   /* the patch is written; discard drops it */
-    DW_UPDATE_NAMED,    /* the patch file has its name, which may not be durable yet.
-                           From here there is only forward */
-    DW_UPDATE_PREPARED, /* it is durable, and the pages to store to are present */
-    DW_UPDATE_APPLIED,  /* the stores are done */
-    DW_UPDATE_SYNCED,   /* they are durable and proven, and the patch file is removed; the
-                           record still names two versions */
-} dw_update_state;
 
 typedef struct dw_weights dw_weights;
 
@@ -213,6 +201,10 @@ void dw_weights_forget(dw_weights *weights);
 
 /* Declares that nobody reads memory until it holds a version: it may be filled. */
 void dw_weights_allow_fill(dw_weights *weights);
+
+/* The memory lies elsewhere now, with the same contents (dw_follower_move). */
+dw_status dw_weights_move(dw_weights *weights, const dw_tensor *memory, size_t n_tensors,
+                          dw_error *err);
 
 /* The caller changed the memory itself: it is POSITION now. DIGESTS are those of the
  * slices of CUT, which cover all tensors. */

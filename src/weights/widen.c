@@ -214,6 +214,63 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
     return status;
 }
 
+/* The tensors that are widened keep their copy: VIEW has its memory. */
+static dw_status view_copies(const dw_replica *r, dw_tensor *view, const bool *is_wide,
+                             size_t n_tensors, dw_error *err)
+{
+    dw_name_index names;
+    dw_status status = dw_name_index_init(&names, r->tensors, r->n_tensors, err);
+    if (status != DW_OK)
+        return status;
+    for (size_t i = 0; status == DW_OK && i < n_tensors; i++) {
+        const size_t t = dw_name_index_find(&names, view[i].name);
+        if (t == SIZE_MAX)
+            continue; /* dw_replica_take_data refuses the list */
+        if (is_wide[i] != (r->widened->live[t] != NULL))
+            status = dw_fail_tensor(err, DW_MISMATCH, "memory", view[i].name,
+                                    "it had another type when the follower was opened: "
+                                    "open another one");
+        else if (is_wide[i])
+            view[i].data = r->tensors[t].data;
+    }
+    dw_name_index_release(&names);
+    return status;
+}
+
+dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tensors,
+                          uint8_t ***was, dw_error *err)
+{
+    dw_tensor *view = dw_alloc_array(n_tensors, sizeof *view);
+    bool *is_wide = dw_alloc_array(n_tensors, sizeof *is_wide);
+    uint8_t **live = dw_alloc_zeroed(r->n_tensors, sizeof *live);
+    dw_status status = view && is_wide && live ? DW_OK : dw_fail_memory(err, NULL);
+    if (status == DW_OK)
+        status = view_as_stream(view, is_wide, r->tensors, memory, n_tensors, err);
+    if (status == DW_OK)
+        status = view_copies(r, view, is_wide, n_tensors, err);
+    if (status == DW_OK)
+        status = dw_replica_take_data(r, view, n_tensors, "memory", err);
+    if (status == DW_OK) {
+        *was = r->widened->live;
+        r->widened->live = live;
+        live = NULL;
+        status = take_live(r, memory, is_wide, err);
+    }
+    dw_free(view);
+    dw_free(is_wide);
+    dw_free(live);
+    return status;
+}
+
+void dw_widened_moved(dw_replica *r, uint8_t **was, bool is_good)
+{
+    uint8_t **live = r->widened->live;
+    if (was && !is_good)
+        r->widened->live = was;
+    if (was)
+        dw_free(is_good ? was : live);
+}
+
 void dw_widened_free(dw_widened *w)
 {
     if (!w)

@@ -17,6 +17,11 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
                                   size_t n_tensors, const dw_tensor *memory, bool empty,
                                   const char *spool_dir, unsigned n_threads,
                                   dw_error *err);
+/* Points R at MEMORY, as dw_replica_move does, and notes in *WAS where the F32 tensors
+ * were. dw_widened_moved ends it: unless IS_GOOD, they are there again. */
+dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tensors,
+                          uint8_t ***was, dw_error *err);
+void dw_widened_moved(dw_replica *r, uint8_t **was, bool is_good);
 void dw_widened_free(dw_widened *widened);
 
 /* Stores all weights of R to the caller's memory, or those of its patch. */

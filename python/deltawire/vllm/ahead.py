@@ -25,13 +25,14 @@ class Ahead:
         self._dir = directory
         if directory is not None and self._thread is None:
             self._stop.clear()
-            self._thread = threading.Thread(target=self._run, name="deltawire-ahead", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="deltawire-ahead", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
+        self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._stop.set()
             thread.join()
 
     def _run(self) -> None:

@@ -40,8 +40,6 @@ class StreamSource:
         self.lock = threading.RLock()
         """Locks the follower over several calls. Its holder may read the directory."""
         self._stop = threading.Event()
-        self._prepared = False  # and perhaps not applied
-        self._applied = False  # and not yet finished
         self._goal: int | None = None  # the goal of the last stage
         self.served: int | None = None
         """The version that the engine has taken over, set by the back end; None: it needs the
@@ -57,7 +55,11 @@ class StreamSource:
             raise
         self._thread = threading.Thread(target=self._run, name="deltawire-stream",
                                         daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # a thread that nobody can stop would keep the directory
+            self.close()
+            raise
 
     # ---- the thread -------------------------------------------------------------------
 
@@ -106,13 +108,10 @@ class StreamSource:
 
     def _finish(self) -> None:
         """Ends what an update has begun, or an empty directory was filled with."""
-        if self._prepared and not self._applied:
+        if self._follower.update_state == "prepared":
             self._follower.apply()
-            self._applied = True
-        is_filled = self._follower.staged is not None and self._follower.staged_path is None
-        if self._applied or is_filled:
+        if self._follower.update_state in ("applied", "filled"):
             self._follower.finish()
-            self._prepared = self._applied = False
 
     def _complain(self, text: str) -> None:
         """Logs it once, even if it lasts for hours."""
@@ -161,19 +160,18 @@ class StreamSource:
         return follower.state
 
     def _step(self, on_step: OnStep | None) -> str | None:
-        self._follower.prepare()
-        self._prepared = True
+        follower = self._follower
+        follower.prepare()
         try:
-            follower = self._follower
             return on_step(follower.staged, follower.staged_path) if on_step else None
         finally:  # from here there is only forward, whatever became of the engine
-            self._follower.apply()
-            self._applied = True
+            follower.apply()
 
     def close(self) -> None:
         self._stop.set()
         self._follower.close()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._remove_scratch()
 
     def _remove_scratch(self) -> None:
