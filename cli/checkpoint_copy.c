@@ -13,30 +13,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-#define PIECE_BYTES  (16u << 20)
-#define PATCH_NAME   ".deltawire-patch" /* as the library names them */
-#define STAGED_NAME  ".deltawire-staged"
-#define CONTROL_NAME ".deltawire-control"
-#define TEMPORARY    ".tmp-" /* the library's name for temporaries */
-#define MAX_NAMES    10000   /* temporary names to try */
-
-/* Whether NAME is [FILE]SUFFIX[.tmp-PID-N]. */
-static bool has_suffix(const char *name, const char *suffix)
-{
-    const size_t n = strlen(suffix);
-    for (const char *at = name; (at = strstr(at, suffix)); at += n)
-        if (at[n] == '\0' || strncmp(at + n, TEMPORARY, strlen(TEMPORARY)) == 0)
-            return true;
-    return false;
-}
-
-/* Patch files, staged ones, control blocks and their temporaries belong to the process
- * that writes, not to the checkpoint. */
-static bool is_patch(const char *name)
-{
-    return has_suffix(name, PATCH_NAME) || has_suffix(name, STAGED_NAME) ||
-           has_suffix(name, CONTROL_NAME);
-}
+#define PIECE_BYTES (16u << 20)
+#define OWN_DIR     ".deltawire" /* as the library names it, ... */
+#define PATCH_NAME  ".patch"     /* ... and a file in it */
+#define TEMPORARY   ".tmp-"      /* the library's name for temporaries */
+#define MAX_NAMES   10000        /* temporary names to try */
 
 static dw_status sync_path(const char *path, dw_error *err)
 {
@@ -118,7 +99,7 @@ static dw_status copy_file(copying *c, const char *path, int to, const char *to_
 
 static bool is_wanted(DIR *dir, const char *name, struct stat *st)
 {
-    return !is_patch(name) && fstatat(dirfd(dir), name, st, 0) == 0 &&
+    return strcmp(name, OWN_DIR) != 0 && fstatat(dirfd(dir), name, st, 0) == 0 &&
            S_ISREG(st->st_mode);
 }
 
@@ -171,14 +152,27 @@ static void remove_directory(const char *dir)
     rmdir(dir);
 }
 
+/* Removes a copy, and what a failed apply left in it. */
+static void remove_copy(const char *dir)
+{
+    char *own = dw_join_path(dir, OWN_DIR);
+    if (own)
+        remove_directory(own);
+    dw_free(own);
+    remove_directory(dir);
+}
+
 /* ---- the temporary name ---- */
 
 static char *patch_of(const char *file)
 {
-    size_t n_bytes = strlen(file) + sizeof PATCH_NAME;
+    const char *slash = strrchr(file, '/');
+    const int n_dir = slash ? (int)(slash + 1 - file) : 0;
+    size_t n_bytes = strlen(file) + sizeof OWN_DIR "/" PATCH_NAME;
     char *path = malloc(n_bytes);
     if (path)
-        snprintf(path, n_bytes, "%s" PATCH_NAME, file);
+        snprintf(path, n_bytes, "%.*s" OWN_DIR "/%s" PATCH_NAME, n_dir, file,
+                 file + n_dir);
     return path;
 }
 
@@ -306,12 +300,16 @@ dw_status cli_copy_commit(cli_copy *copy, const char *destination, dw_error *err
     return dw_sync_parent(destination, err);
 }
 
-/* Removes the file, and the patch that a failed apply left beside it. */
+/* Removes the file, and the patch that a failed apply left. */
 static void remove_file(const char *path)
 {
     char *patch = patch_of(path);
+    char *own = patch ? dw_parent_path(patch) : NULL;
     if (patch)
         unlink(patch);
+    if (own)
+        rmdir(own); /* unless others use it */
+    dw_free(own);
     free(patch);
     unlink(path);
 }
@@ -319,7 +317,7 @@ static void remove_file(const char *path)
 void cli_copy_discard(cli_copy *copy)
 {
     if (copy->temporary)
-        (copy->is_directory ? remove_directory : remove_file)(copy->temporary);
+        (copy->is_directory ? remove_copy : remove_file)(copy->temporary);
     free(copy->temporary);
     dw_free(copy->checkpoint);
     *copy = (cli_copy){0};

@@ -1,5 +1,4 @@
 /* Room on disk for the copies of the model that `publish` keeps. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +29,12 @@ static uint64_t model_bytes(const cli_publish *p, const cli_weights *weights)
     return weights->n_bytes;
 }
 
-/* Whether DIR has an entry whose name begins with PREFIX. */
-static bool holds(const char *path, const char *prefix)
+static bool holds(const char *dir, const char *name)
 {
-    DIR *dir = opendir(path);
-    bool found = false;
-    for (struct dirent *e; dir && !found && (e = readdir(dir)) != NULL;)
-        found = strncmp(e->d_name, prefix, strlen(prefix)) == 0;
-    if (dir)
-        closedir(dir);
+    struct stat st;
+    char *path = dw_join_path(dir, name);
+    const bool found = path && lstat(path, &st) == 0;
+    dw_free(path);
     return found;
 }
 
@@ -73,8 +69,8 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
     struct statvfs disk;
     char need[CLI_NUMBER_SIZE], have[CLI_NUMBER_SIZE];
     const bool has_copy =
-        holds(dir, "model.safetensors") || holds(dir, ".deltawire-state");
-    const bool wants_second = cli_publish_folds(p) && !holds(dir, ".deltawire-fold");
+        holds(dir, "model.safetensors") || holds(dir, ".deltawire/state.json");
+    const bool wants_second = cli_publish_folds(p) && !holds(dir, ".deltawire/folds");
     const bool writes_first = is_new && !p->as_peer &&
                               p->options.first == DW_FIRST_ANCHOR &&
                               is_same_disk(store, dir);

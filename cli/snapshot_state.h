@@ -9,7 +9,7 @@
 #include <deltawire/digest.h>
 #include <deltawire/error.h>
 
-#define CLI_SNAPSHOT_STATE_NAME ".deltawire-state.json"
+#define CLI_SNAPSHOT_STATE_NAME ".deltawire/state.json"
 
 typedef struct cli_snapshot_state {
     bool present;

@@ -4,7 +4,7 @@
  * For readers that map the weights themselves. This header needs nothing of the library,
  * and may be copied into a C or C++ program.
  *
- * `deltawire follow --into DIR` keeps the block in DIR/.deltawire-control, a file of
+ * `deltawire follow --into DIR` keeps the block in DIR/.deltawire/control, a file of
  * DW_CONTROL_BYTES that is mapped shared. All numbers are little-endian and 64 bits wide.
  *
  * The weights have a sequence number that is odd while they are being written. There are
@@ -21,8 +21,8 @@
  * block's head are locked in the same way. dw_snapshot_open (snapshot.h) maps and locks.
  *
  * After a power loss the block may be older than the weights. Then there is a patch file
- * beside them until the writer is back. So a reader that finds no writer must look for a
- * patch file: see docs/FORMAT.md, section 13.
+ * in DIR/.deltawire until the writer is back. So a reader that finds no writer must look
+ * for a patch file: see docs/FORMAT.md, section 13.
  */
 #ifndef DELTAWIRE_CONTROL_H
 #define DELTAWIRE_CONTROL_H
@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-#define DW_CONTROL_NAME  ".deltawire-control"
+#define DW_CONTROL_NAME  ".deltawire/control"
 #define DW_CONTROL_MAGIC "DWCTRL1" /* 8 bytes with its NUL */
 #define DW_CONTROL_BYTES 4096
 #define DW_CONTROL_SLOTS 56

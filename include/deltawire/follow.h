@@ -61,7 +61,7 @@ typedef struct dw_follow_options {
     const char *base;      /* the base, if the stream has one */
     const char *spool_dir; /* for data that does not fit in memory: objects above 16 MiB,
                               and a whole model while it is proven, in files without a
-                              name. NULL: INTO, or TMPDIR, or /tmp */
+                              name. NULL: INTO/.deltawire, or TMPDIR, or /tmp */
     unsigned reader_wait_ms; /* how long an apply waits for readers that hold the weights
                                 (control.h) before it returns DW_UNAVAILABLE; default
                                 10,000 */

@@ -19,7 +19,6 @@
 #include "base/mem.h"
 
 #define COPY_BYTES (1u << 20)
-#define TEMPORARY  ".tmp-" /* after the name of a file under construction */
 
 bool dw_file_is_own(int fd, const char *path)
 {
@@ -75,12 +74,18 @@ dw_status dw_file_exists(const char *path, bool *exists, dw_error *err)
 
 dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
 {
+    return dw_new_file_open_via(out, path, path, err);
+}
+
+dw_status dw_new_file_open_via(dw_new_file *out, const char *path, const char *via,
+                               dw_error *err)
+{
     static atomic_uint counter;
     *out = (dw_new_file){.fd = -1};
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return dw_fail(err, DW_INVALID, path, "it exists and is not a regular file");
-    size_t n_bytes = strlen(path) + 48;
+    size_t n_bytes = strlen(via) + 48;
     out->path = dw_copy_string(path);
     out->temporary = dw_alloc(n_bytes);
     if (!out->path || !out->temporary) {
@@ -90,7 +95,7 @@ dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err)
     /* a killed process may have left a file of this name: process numbers repeat after a
      * reboot, and in a container they are the same each time */
     do {
-        snprintf(out->temporary, n_bytes, "%s" TEMPORARY "%ld-%u", path, (long)getpid(),
+        snprintf(out->temporary, n_bytes, "%s" DW_TEMPORARY "%ld-%u", via, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
         out->fd = open(out->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (out->fd < 0 && errno == EEXIST);
@@ -269,10 +274,10 @@ static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_erro
     return status;
 }
 
-dw_status dw_clone_file(int fd, const char *path, dw_error *err)
+dw_status dw_clone_file(int fd, const char *path, const char *via, dw_error *err)
 {
     dw_new_file file;
-    dw_status status = dw_new_file_open(&file, path, err);
+    dw_status status = dw_new_file_open_via(&file, path, via, err);
     if (status != DW_OK)
         return status;
     if (ioctl(file.fd, FICLONE, fd) == 0)
@@ -281,16 +286,16 @@ dw_status dw_clone_file(int fd, const char *path, dw_error *err)
     return dw_fail(err, DW_UNSUPPORTED, path, "the filesystem has no reflinks");
 }
 
-dw_status dw_copy_file(int fd, const char *path, dw_error *err)
+dw_status dw_copy_file(int fd, const char *path, const char *via, dw_error *err)
 {
     struct stat st;
     dw_new_file file;
     if (fstat(fd, &st) != 0)
         return dw_fail_errno(err, path, "look at the source of the copy");
-    dw_status status = dw_clone_file(fd, path, err);
+    dw_status status = dw_clone_file(fd, path, via, err);
     if (status != DW_UNSUPPORTED)
         return status;
-    status = dw_new_file_open(&file, path, err);
+    status = dw_new_file_open_via(&file, path, via, err);
     if (status != DW_OK)
         return status;
     status = copy_bytes(&file, fd, (uint64_t)st.st_size, err);
@@ -401,7 +406,7 @@ void dw_remove_leftovers(const char *path)
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         size_t n = strlen(name);
         if (strncmp(e->d_name, name, n) == 0 &&
-            strncmp(e->d_name + n, TEMPORARY, sizeof TEMPORARY - 1) == 0)
+            strncmp(e->d_name + n, DW_TEMPORARY, sizeof DW_TEMPORARY - 1) == 0)
             unlinkat(dirfd(dir), e->d_name, 0);
     }
     if (dir)

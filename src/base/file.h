@@ -29,6 +29,8 @@ dw_status dw_file_exists(const char *path, bool *exists, dw_error *err);
  * is replaced, not followed. PATH stays as it is until commit, which syncs the data,
  * renames, and syncs the directory. Abort removes the temporary file. A process that is
  * killed leaves at most `PATH.tmp-PID-N` behind. */
+#define DW_TEMPORARY ".tmp-"
+
 typedef struct dw_new_file {
     int fd;
     char *path;
@@ -37,6 +39,9 @@ typedef struct dw_new_file {
 } dw_new_file;
 
 dw_status dw_new_file_open(dw_new_file *out, const char *path, dw_error *err);
+/* The same, but the temporary file is `VIA.tmp-PID-N`, on the filesystem of PATH. */
+dw_status dw_new_file_open_via(dw_new_file *out, const char *path, const char *via,
+                               dw_error *err);
 dw_status dw_new_file_write(dw_new_file *file, const void *bytes, size_t n_bytes,
                             dw_error *err);
 /* Writes at an offset. Several threads may write at once. Does not change n_bytes. */
@@ -48,14 +53,14 @@ dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
 
-/* Makes PATH a reflink of the file that is open as FD. Both share their blocks until one
- * of them is written. DW_UNSUPPORTED if the filesystem has no reflinks. */
-dw_status dw_clone_file(int fd, const char *path, dw_error *err);
+/* Makes PATH, via VIA, a reflink of the file that is open as FD. Both share their blocks
+ * until one of them is written. DW_UNSUPPORTED if the filesystem has no reflinks. */
+dw_status dw_clone_file(int fd, const char *path, const char *via, dw_error *err);
 
-/* Makes PATH a copy of the file that is open as FD: whole and synced, or not at all. The
- * copy shares the blocks of the file if the filesystem can do that (reflinks). If not,
- * the room is allocated before the first write. */
-dw_status dw_copy_file(int fd, const char *path, dw_error *err);
+/* Makes PATH, via VIA, a copy of the file that is open as FD: whole and synced, or not at
+ * all. The copy shares the blocks of the file if the filesystem can do that (reflinks).
+ * If not, the room is allocated before the first write. */
+dw_status dw_copy_file(int fd, const char *path, const char *via, dw_error *err);
 
 /* Writes a whole file. */
 dw_status dw_write_file(const char *path, const void *bytes, size_t n_bytes,
@@ -73,7 +78,7 @@ bool dw_make_dirs(const char *path, mode_t mode);
 /* Makes the names in the directory that holds PATH durable. */
 dw_status dw_sync_parent(const char *path, dw_error *err);
 
-/* Renames, inside one directory. Durable after dw_sync_parent. */
+/* Renames, inside one filesystem. Durable after dw_sync_parent. */
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
 
 /* Makes TO another name of the file FROM or, if the filesystem has no hard links, a

@@ -23,6 +23,13 @@ typedef struct dw_segment {
     uint64_t hash;    /* XXH64 of them */
 } dw_segment;
 
+/* Tells a patch file from any other: its size, and the hash of its table, which has the
+ * hashes of all stores. Zeros: of none. */
+typedef struct dw_patch_seal {
+    uint64_t n_bytes;
+    uint64_t hash;
+} dw_patch_seal;
+
 /* What devices keep of one delta. */
 typedef struct dw_patch_kept {
     dw_kept *items;
@@ -40,9 +47,10 @@ struct dw_patch {
     dw_patch_kept *kept; /* stores to tensors on devices, which have no segments */
     size_t n_kept, n_kept_room;
 
-    void *arena;  /* names and dims */
-    bool in_heap; /* each segment owns its positions; the values follow them */
-    dw_map map;   /* else they are in this map */
+    void *arena;        /* names and dims */
+    bool in_heap;       /* each segment owns its positions; the values follow them */
+    dw_map map;         /* else they are in this map */
+    dw_patch_seal seal; /* of the file */
 
     pthread_mutex_t lock; /* guards segments and counts while they are collected */
     size_t n_room;
@@ -130,6 +138,9 @@ void dw_patch_writer_abort(dw_patch_writer *writer);
 /* Maps a patch file and checks all of it. */
 dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
                         dw_error *err);
+
+/* Reads the seal of a patch file. Zeros if it cannot be one. */
+dw_status dw_patch_read_seal(dw_patch_seal *out, const char *path, dw_error *err);
 
 /* DW_STALE unless each byte of each element that the patch stores to is the old or the
  * new one: TENSORS are those it was made for, with none, some or all of the stores done.

@@ -18,6 +18,7 @@
 #include "compat/peer.h"
 #include "compat/peer_publish.h"
 #include "tensor/tensor_list.h"
+#include "weights/own_dir.h"
 
 /* ---- the store ---- */
 
@@ -87,20 +88,19 @@ static dw_status make_directory(dw_peer_publisher *p, dw_error *err)
 /* Whether a replica makes files with this name. */
 static bool is_replica_file(const char *name)
 {
-    static const char *const patterns[] = {"*.deltawire-*", "*.safetensors",
-                                           "*.safetensors.index.json",
-                                           "*.safetensors.tmp-*"};
+    static const char *const patterns[] = {"*.safetensors", "*.safetensors.index.json"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         if (fnmatch(patterns[i], name, 0) == 0)
             return true;
     return false;
 }
 
-/* Removes a replica's directory, which has no directories in it. If the caller named it,
- * other files in it stay. */
+/* Removes a replica's files. If the caller named the directory, other files in it stay.
+ */
 static void empty_directory(const char *path, bool is_own)
 {
     DIR *dir = opendir(path);
+    dw_own_dir_remove(path);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char *file = dw_join_path(path, e->d_name);
         const bool is_dir = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;

@@ -11,7 +11,7 @@
 
 /* A directory whose weights went back to an older version keeps the commit record of the
  * highest version that it had, byte for byte. */
-#define HIGHEST_NAME ".deltawire-highest.json"
+#define HIGHEST_NAME ".deltawire/highest.json"
 
 dw_status dw_stream_check_presence(dw_stream *s, dw_error *err)
 {

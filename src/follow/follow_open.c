@@ -13,6 +13,7 @@
 #include "store/store.h"
 #include "follow/base.h"
 #include "follow/follower.h"
+#include "weights/own_dir.h"
 
 /* The most versions that are compared with weights of an unknown version. */
 #define MAX_SEARCH 1024
@@ -213,7 +214,7 @@ static dw_status copy_strings(dw_follower *f, const dw_follow_options *options,
                 !options->base == !f->options.base && !options->id == !f->options.id &&
                 !options->spool_dir == !f->options.spool_dir;
     if (good && !f->options.spool_dir && f->options.into) {
-        f->options.spool_dir = dw_copy_string(f->options.into);
+        f->options.spool_dir = dw_join_path(f->options.into, DW_OWN_DIR);
         good = f->options.spool_dir != NULL;
     }
     return good ? DW_OK : dw_fail_memory(err, NULL);

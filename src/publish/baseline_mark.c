@@ -16,8 +16,9 @@
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "publish/publisher.h"
+#include "weights/own_dir.h"
 
-#define NAME      ".deltawire-baseline"
+#define NAME      ".deltawire/baseline"
 #define FORMAT    "deltawire-baseline/1"
 #define MAX_BYTES 4096
 
@@ -45,7 +46,8 @@ bool dw_mark_read(const char *dir, const char *stream, uint64_t *proven)
     uint8_t *bytes = NULL;
     size_t n_bytes;
     char *path = dw_join_path(dir, NAME);
-    if (path && dw_file_exists(path, &exists, NULL) == DW_OK && exists &&
+    if (path && dw_own_dir_check(dir, NULL) == DW_OK &&
+        dw_file_exists(path, &exists, NULL) == DW_OK && exists &&
         dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, NULL) == DW_OK)
         *proven = parse(bytes, n_bytes, stream);
     dw_free(bytes);
@@ -57,6 +59,9 @@ dw_status dw_mark_write(const char *dir, const char *stream, uint64_t proven,
                         dw_error *err)
 {
     dw_writer w = {0};
+    dw_status status = dw_own_dir_make(dir, err);
+    if (status != DW_OK)
+        return status;
     dw_write_format(&w, "{\"format\":\"" FORMAT "\",\"stream\":\"%s\"", stream);
     if (proven != DW_NO_VERSION)
         dw_write_format(&w, ",\"proven\":%" PRIu64, proven);

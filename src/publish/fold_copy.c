@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "codec/digest.h"
 #include "tensor/tensor_list.h"
+#include "weights/own_dir.h"
 #include "weights/weights.h"
 
 #define DELTAS_NAME "deltas"
@@ -50,7 +51,7 @@ void dw_fold_dir_remove(const char *dir)
         return;
     }
     (void)dw_weights_empty_dir(dir, NULL);
-    remove_made(dir, DW_POSITION_NAME);
+    dw_own_dir_remove(dir);
     remove_made(dir, DELTAS_NAME);
     (void)rmdir(dir);
 }
@@ -85,7 +86,11 @@ static dw_status find_tensors(size_t *out, const dw_anchor *file, const dw_piece
 static dw_status write_bytes(const char *path, const dw_source *source, dw_error *err)
 {
     dw_new_file file;
-    dw_status status = dw_new_file_open(&file, path, err);
+    char *via;
+    dw_status status = dw_own_via(&via, path, err);
+    if (status == DW_OK)
+        status = dw_new_file_open_via(&file, path, via, err);
+    dw_free(via);
     if (status != DW_OK)
         return status;
     uint8_t *buffer = dw_alloc(WRITE_BYTES);
@@ -139,6 +144,7 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
     dw_status status = make_dir(copy->dir, err);
     if (status == DW_OK)
         status = remove_record(copy->dir, err);
+    dw_own_dir_tidy(copy->dir);
     if (status == DW_OK) /* first, because there may be no room for two copies */
         status = dw_weights_empty_dir(copy->dir, err);
     if (status == DW_OK) {

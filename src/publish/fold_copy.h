@@ -5,11 +5,11 @@
  * deltas from that copy lead to the version at which it last folded (group_deltas.h).
  *
  *     DIR/model.safetensors, or shards    the copy
- *     DIR/.deltawire-state.json           its version
+ *     DIR/.deltawire/state.json           its version
  *     DIR/SPAN/deltas                     from the copy to the last fold of SPAN
- *     DIR/SPAN/.deltawire-state.json      that version
+ *     DIR/SPAN/.deltawire/state.json      that version
  *
- * DIR is .deltawire-folds in the directory of the baseline. If the baseline is in memory,
+ * DIR is .deltawire/folds in the directory of the baseline. If the baseline is in memory,
  * all of this is in nameless files.
  *
  * Files are replaced, never written in place. A record is removed before its files are
@@ -23,7 +23,7 @@
 #include "publish/group_deltas.h"
 #include "publish/held_version.h"
 
-#define DW_FOLDS_NAME ".deltawire-folds" /* in the directory of the baseline */
+#define DW_FOLDS_NAME ".deltawire/folds" /* in the directory of the baseline */
 
 typedef struct dw_fold_copy {
     char *dir; /* NULL: nameless */

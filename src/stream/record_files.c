@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -16,13 +17,22 @@ static bool ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
+/* The same in upper or lower case: to some filesystems they are one. */
+static bool ends_like(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcasecmp(text + n - n_end, end) == 0;
+}
+
+/* Names of others' are never those of deltawire's own files, which all lie in .deltawire,
+ * nor those of weights. */
 static const char *reserved_fault(const char *name)
 {
     if (name[0] == '.')
         return "begins with a dot";
-    if (strncmp(name, "deltawire", strlen("deltawire")) == 0)
+    if (strncasecmp(name, "deltawire", strlen("deltawire")) == 0)
         return "begins with 'deltawire', which is for deltawire's own files";
-    if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"))
+    if (ends_like(name, ".safetensors") || ends_like(name, ".safetensors.index.json"))
         return "is a name for weights";
     return NULL;
 }

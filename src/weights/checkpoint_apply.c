@@ -52,6 +52,19 @@ static dw_status apply_to(dw_replica *r, const dw_delta *delta,
     return status == DW_OK ? dw_replica_finish(r, true, err) : status;
 }
 
+/* The weights of a directory with a record are changed only by its follower. */
+static dw_status refuse_follower(const dw_target *t, dw_error *err)
+{
+    dw_patch_seal patch;
+    dw_record_kind kind;
+    dw_status status = dw_position_read_patch(&patch, &kind, t->dir, err);
+    if (status != DW_OK || kind == DW_RECORD_NONE)
+        return status;
+    return dw_fail(err, DW_CONFLICT, t->path,
+                   "a follower keeps these weights at a version of its stream, and only "
+                   "it may change them. Write a new checkpoint instead");
+}
+
 dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
                               const dw_apply_options *given, dw_apply_report *report_,
                               dw_error *err)
@@ -65,6 +78,8 @@ dw_status dw_checkpoint_apply(const char *path, const dw_delta *delta,
                                             &report.recovered, err);
     if (status == DW_OK && dw_files_judge(r->target.ckpt, err) != DW_FILES_OWN)
         status = DW_CONFLICT;
+    if (status == DW_OK)
+        status = refuse_follower(&r->target, err);
     if (status == DW_OK)
         status = apply_to(r, delta, &options.progress, &report, err);
     dw_replica_close(r);
@@ -89,7 +104,7 @@ dw_status dw_checkpoint_pending(const char *path, bool *pending, dw_error *err)
     dw_status status = dw_target_identify(&t, path, err);
     if (status != DW_OK)
         return status;
-    status = dw_file_exists(t.patch_path, pending, err);
+    status = dw_target_pending(&t, pending, err);
     dw_target_release(&t);
     return status;
 }

@@ -14,9 +14,11 @@
 #include "base/mem.h"
 #include "deltawire/checkpoint.h"
 #include "tensor/shard_index.h"
+#include "weights/own_dir.h"
+#include "weights/position.h"
 
-#define PATCH_NAME  ".deltawire-patch"
-#define STAGED_NAME ".deltawire-staged"
+#define PATCH_NAME  "patch"
+#define STAGED_NAME "staged"
 
 /* PATH without symbolic links; dw_free. */
 static dw_status resolve(char **out, const char *path, dw_error *err)
@@ -99,19 +101,25 @@ void dw_target_release(dw_target *t)
         close(t->lock);
     dw_free(t->path);
     dw_free(t->identity);
+    dw_free(t->dir);
+    dw_free(t->own);
     dw_free(t->patch_path);
     dw_free(t->staged_path);
     dw_free(t->lock_path);
     *t = (dw_target){.lock = -1};
 }
 
-/* A file beside the checkpoint; NULL when out of memory. */
-static char *name_beside(const dw_target *t, bool is_dir, const char *name)
+/* DIR/.deltawire/NAME or DIR/.deltawire/FILE.NAME; NULL when out of memory. */
+static char *name_own(const dw_target *t, const char *file, const char *name)
 {
-    size_t n_bytes = strlen(t->identity) + strlen(name) + 2;
-    char *path = dw_alloc(n_bytes);
+    char *own = file ? dw_own_path(t->dir, file) : NULL;
+    if (!file)
+        return dw_own_path(t->dir, name);
+    const size_t n_bytes = own ? strlen(own) + strlen(name) + 2 : 0;
+    char *path = own ? dw_alloc(n_bytes) : NULL;
     if (path)
-        snprintf(path, n_bytes, "%s%s%s", t->identity, is_dir ? "/" : "", name);
+        snprintf(path, n_bytes, "%s.%s", own, name);
+    dw_free(own);
     return path;
 }
 
@@ -130,9 +138,13 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     if (status == DW_OK && stat(t->identity, &st) != 0)
         status = dw_fail_errno(err, t->identity, "look at");
     if (status == DW_OK) {
-        t->patch_path = name_beside(t, S_ISDIR(st.st_mode), PATCH_NAME);
-        t->staged_path = name_beside(t, S_ISDIR(st.st_mode), STAGED_NAME);
-        if (!t->patch_path || !t->staged_path)
+        const bool is_dir = S_ISDIR(st.st_mode);
+        const char *file = is_dir ? NULL : strrchr(t->identity, '/') + 1;
+        t->dir = is_dir ? dw_copy_string(t->identity) : dw_parent_path(t->identity);
+        t->own = t->dir ? dw_join_path(t->dir, DW_OWN_DIR) : NULL;
+        t->patch_path = t->dir ? name_own(t, file, PATCH_NAME) : NULL;
+        t->staged_path = t->dir ? name_own(t, file, STAGED_NAME) : NULL;
+        if (!t->own || !t->patch_path || !t->staged_path)
             status = dw_fail_memory(err, path);
     }
     if (status != DW_OK)
@@ -140,13 +152,49 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
     return status;
 }
 
+/* Sets *EXISTS if there is a patch file, and then NAMED and *KIND. A writer names the
+ * patch before it is there, until it is gone. */
+static dw_status find_patch(const dw_target *t, bool *exists, dw_patch_seal *named,
+                            dw_record_kind *kind, dw_error *err)
+{
+    *exists = false;
+    dw_status status = dw_own_dir_check(t->dir, err);
+    if (status == DW_OK)
+        status = dw_file_exists(t->patch_path, exists, err);
+    return status == DW_OK && *exists ? dw_position_read_patch(named, kind, t->dir, err)
+                                      : status;
+}
+
+dw_status dw_target_pending(const dw_target *t, bool *pending, dw_error *err)
+{
+    dw_patch_seal named = {0};
+    dw_record_kind kind = DW_RECORD_NONE;
+    dw_status status = find_patch(t, pending, &named, &kind, err);
+    *pending = *pending && (kind != DW_RECORD_SEALED || named.n_bytes > 0);
+    return status;
+}
+
+dw_status dw_target_may_finish(const dw_target *t, bool *may, dw_error *err)
+{
+    dw_patch_seal found, named = {0};
+    dw_record_kind kind = DW_RECORD_NONE;
+    dw_status status = find_patch(t, may, &named, &kind, err);
+    if (status != DW_OK || !*may || kind == DW_RECORD_NONE)
+        return status;
+    status = dw_patch_read_seal(&found, t->patch_path, err);
+    *may =
+        named.n_bytes > 0 && found.n_bytes == named.n_bytes && found.hash == named.hash;
+    return status;
+}
+
 dw_status dw_target_remove_patch(const char *dir, dw_error *err)
 {
-    static const char *const names[] = {
-        PATCH_NAME, STAGED_NAME, DW_WEIGHTS_NAME PATCH_NAME, DW_WEIGHTS_NAME STAGED_NAME};
-    dw_status status = DW_OK;
+    static const char *const names[] = {PATCH_NAME, STAGED_NAME,
+                                        DW_WEIGHTS_NAME "." PATCH_NAME,
+                                        DW_WEIGHTS_NAME "." STAGED_NAME};
+    dw_status status = dw_own_dir_check(dir, err);
     for (size_t i = 0; status == DW_OK && i < sizeof names / sizeof *names; i++) {
-        char *path = dw_join_path(dir, names[i]);
+        char *path = dw_own_path(dir, names[i]);
         status = path ? dw_remove_file(path, err) : dw_fail_memory(err, dir);
         dw_free(path);
     }

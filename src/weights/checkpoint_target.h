@@ -8,12 +8,13 @@
 
 /* A checkpoint, by whatever path it was named, with links resolved. Its identity is its
  * directory if it has an index, else its only file. The patch file is
- * DIR/.deltawire-patch or FILE.deltawire-patch; the staged file has the same name with
- * .deltawire-staged. The lock is on the first file, so that no lock file is left
- * behind. */
+ * DIR/.deltawire/patch or DIR/.deltawire/FILE.patch; the staged file has the same name
+ * with `staged`. The lock is on the first file, so that no lock file is left behind. */
 typedef struct dw_target {
     char *path; /* as named */
     char *identity;
+    char *dir; /* that holds the files */
+    char *own; /* DIR/.deltawire */
     char *patch_path;
     char *staged_path;
     char *lock_path;
@@ -28,6 +29,15 @@ dw_status dw_target_identify(dw_target *out, const char *path, dw_error *err);
 dw_status dw_target_lock(dw_target *target, dw_error *err);
 
 #define DW_WEIGHTS_NAME "model.safetensors"
+
+/* Whether an apply to the checkpoint was interrupted, so that its weights may be half
+ * written: there is a patch file, unless the record of its directory (position.h) is good
+ * and names none. */
+dw_status dw_target_pending(const dw_target *target, bool *pending, dw_error *err);
+
+/* Whether that apply may be finished: the record names this very patch, or there is no
+ * record. */
+dw_status dw_target_may_finish(const dw_target *target, bool *may, dw_error *err);
 
 /* Removes the patch and staged files of the checkpoint in DIR. No such file may be there
  * when new weights get their name: the next open would apply it to them. */

@@ -13,8 +13,9 @@
 #include "base/mem.h"
 #include "weights/companion_hash.h"
 #include "weights/companion_list.h"
+#include "weights/own_dir.h"
 
-#define STAGED_NAME  ".deltawire-file-" /* and a number */
+#define STAGED_NAME  "file-" /* and a number */
 #define STAGED_BYTES (sizeof STAGED_NAME + 20)
 #define T_SETTLED_S  2 /* after which a change of a file changes its times too */
 
@@ -53,12 +54,14 @@ static void staged_name(char out[STAGED_BYTES], size_t i)
 /* Removes every T. */
 static void remove_staged(const char *path)
 {
-    DIR *dir = opendir(path);
+    char *own = dw_join_path(path, DW_OWN_DIR);
+    DIR *dir = own ? opendir(own) : NULL;
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
         if (strncmp(e->d_name, STAGED_NAME, sizeof STAGED_NAME - 1) == 0)
             unlinkat(dirfd(dir), e->d_name, 0);
     if (dir)
         closedir(dir);
+    dw_free(own);
 }
 
 static void drop_plan(dw_companion_dir *d)
@@ -80,27 +83,23 @@ static void drop_plan(dw_companion_dir *d)
 dw_status dw_companion_dir_open(dw_companion_dir **out, const char *dir, dw_error *err)
 {
     *out = dw_alloc_zeroed(1, sizeof **out);
-    char *copy = dw_copy_string(dir), *list = dw_join_path(dir, DW_COMPANION_LIST_NAME);
-    const bool good = *out && copy && list;
-    if (good) {
+    char *copy = dw_copy_string(dir);
+    dw_status status =
+        *out && copy ? dw_own_dir_make(dir, err) : dw_fail_memory(err, dir);
+    if (status == DW_OK) {
         (*out)->dir = copy;
-        dw_remove_leftovers(list); /* of a process that was killed */
-        remove_staged(dir);
+        dw_companion_tidy(dir); /* after a process that was killed */
     } else {
         dw_free(copy);
         dw_free(*out);
         *out = NULL;
     }
-    dw_free(list);
-    return good ? DW_OK : dw_fail_memory(err, dir);
+    return status;
 }
 
 void dw_companion_tidy(const char *dir)
 {
-    char *list = dw_join_path(dir, DW_COMPANION_LIST_NAME);
-    if (list)
-        dw_remove_leftovers(list);
-    dw_free(list);
+    dw_own_dir_tidy(dir);
     remove_staged(dir);
 }
 
@@ -271,7 +270,7 @@ dw_status dw_companion_stage(dw_companion_dir *d, size_t i, const void *bytes,
 {
     char name[STAGED_BYTES];
     staged_name(name, i);
-    char *path = dw_join_path(d->dir, name);
+    char *path = dw_own_path(d->dir, name);
     if (!path)
         return dw_fail_memory(err, d->dir);
     d->staged[i] = true; /* also if it fails: something may have to be removed */
@@ -301,7 +300,7 @@ static dw_status install_one(dw_companion_dir *d, size_t i, dw_companion_counts 
     const dw_file_entry *entry = &d->goal.items[i];
     char name[STAGED_BYTES];
     staged_name(name, i);
-    char *from = dw_join_path(d->dir, name), *to = dw_join_path(d->dir, entry->name);
+    char *from = dw_own_path(d->dir, name), *to = dw_join_path(d->dir, entry->name);
     bool is_taken = false, is_placed = false;
     dw_status status = from && to ? DW_OK : dw_fail_memory(err, d->dir);
     /* the user may have done something since the plan */
@@ -427,7 +426,7 @@ static dw_status write_result(dw_companion_dir *d, dw_error *err)
 
 static dw_status sync_names(const dw_companion_dir *d, dw_error *err)
 {
-    char *path = dw_join_path(d->dir, DW_COMPANION_LIST_NAME);
+    char *path = dw_join_path(d->dir, DW_OWN_DIR);
     dw_status status = path ? dw_sync_parent(path, err) : dw_fail_memory(err, d->dir);
     dw_free(path);
     return status;

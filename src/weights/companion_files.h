@@ -8,8 +8,8 @@
  * FILES
  *
  *     F   the companion files
- *     T   .deltawire-file-N: a file that was fetched and is not installed yet
- *     L   .deltawire-files.json: the files that are ours and, during an install, those
+ *     T   .deltawire/file-N: a file that was fetched and is not installed yet
+ *     L   .deltawire/files.json: the files that are ours and, during an install, those
  *         that will be (companion_list.h)
  *
  * VERBS
@@ -28,7 +28,7 @@
 
 #include "stream/record_files.h"
 
-#define DW_COMPANION_LIST_NAME ".deltawire-files.json"
+#define DW_COMPANION_LIST_NAME ".deltawire/files.json"
 
 typedef struct dw_companion_dir dw_companion_dir;
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "weights/companion_files.h"
+#include "weights/own_dir.h"
 
 #define FORMAT "deltawire-files/1"
 /* Interrupted installs of several versions can add up to more files than one version has.
@@ -148,8 +149,9 @@ dw_status dw_companion_list_read(dw_companion_list *out, const char *dir, dw_err
     uint8_t *bytes = NULL;
     size_t n_bytes = 0;
     dw_error fault;
-    dw_status status = path ? dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, &fault)
-                            : dw_fail_memory(&fault, dir);
+    dw_status status = path ? dw_own_dir_check(dir, &fault) : dw_fail_memory(&fault, dir);
+    if (status == DW_OK)
+        status = dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, &fault);
     out->exists = status == DW_OK || status == DW_CORRUPT; /* CORRUPT: too long for one */
     if (status == DW_OK)
         status = parse(out, bytes, n_bytes, path, err);

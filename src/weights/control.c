@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/own_dir.h"
 
 _Static_assert(sizeof(dw_control) == DW_CONTROL_BYTES, "a page");
 _Static_assert(offsetof(dw_control, weights) == 128, "as documented");
@@ -118,8 +119,10 @@ static dw_status new_writer(dw_control_writer **out, const char *dir, unsigned w
     (*out)->fd = (*out)->map.fd = -1;
     (*out)->wait_ms = wait_ms;
     (*out)->path = dw_join_path(dir, DW_CONTROL_NAME);
-    dw_status status = (*out)->path ? open_block(&(*out)->fd, (*out)->path, err)
-                                    : dw_fail_memory(err, dir);
+    dw_status status =
+        (*out)->path ? dw_own_dir_check(dir, err) : dw_fail_memory(err, dir);
+    if (status == DW_OK)
+        status = open_block(&(*out)->fd, (*out)->path, err);
     return status == DW_OK && (*out)->fd >= 0 ? map_block(*out, err) : status;
 }
 
@@ -140,7 +143,6 @@ static dw_status write_block(const char *path, dw_error *err)
 {
     const dw_control block = {
         .magic = DW_CONTROL_MAGIC, .one = 1, .weights.version = UINT64_MAX};
-    dw_remove_leftovers(path);
     dw_status status = dw_remove_file(path, err); /* a link, a pipe, whatever it is */
     return status == DW_OK ? dw_write_file(path, &block, sizeof block, err) : status;
 }
@@ -154,6 +156,8 @@ dw_status dw_control_writer_make(dw_control_writer **out, const char *dir,
     /* readers that have the old block mapped must not go by it any more */
     if (status == DW_OK && w->block && is_whole(w) && dw_control_is_sane(w->block))
         dw_control_mark_written(w);
+    if (status == DW_OK)
+        status = dw_own_dir_make(dir, err);
     if (status == DW_OK)
         status = write_block(w->path, err);
     dw_control_writer_close(w);

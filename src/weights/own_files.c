@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/own_dir.h"
 
 static dw_ownership fail_replaced(const char *path, const char *fate, dw_error *err)
 {
@@ -60,6 +61,19 @@ dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err)
     return worst;
 }
 
+typedef dw_status (*copy_fn)(int fd, const char *path, const char *via, dw_error *err);
+
+/* Makes PATH with COPY. */
+static dw_status make_file(copy_fn copy, int fd, const char *path, dw_error *err)
+{
+    char *via;
+    dw_status status = dw_own_via(&via, path, err);
+    if (status == DW_OK)
+        status = copy(fd, path, via, err);
+    dw_free(via);
+    return status;
+}
+
 dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err)
 {
     for (size_t i = 0; i < dw_checkpoint_file_count(ckpt); i++) {
@@ -67,7 +81,7 @@ dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_er
         const char *path = dw_checkpoint_file(ckpt, i);
         if (judge_file(fd, path, NULL) != DW_FILES_SHARED)
             continue;
-        dw_status status = dw_copy_file(fd, path, err);
+        dw_status status = make_file(dw_copy_file, fd, path, err);
         if (status != DW_OK)
             return status;
         ++*n_copied;
@@ -96,7 +110,8 @@ static dw_status copy_index(const char *index, const char *dir, dw_error *err)
     const int fd = open(index, O_RDONLY | O_CLOEXEC);
     dw_status status = path ? DW_OK : dw_fail_memory(err, dir);
     if (status == DW_OK)
-        status = fd < 0 ? dw_fail_errno(err, index, "open") : dw_copy_file(fd, path, err);
+        status = fd < 0 ? dw_fail_errno(err, index, "open")
+                        : make_file(dw_copy_file, fd, path, err);
     if (fd >= 0)
         close(fd);
     dw_free(path);
@@ -108,7 +123,7 @@ dw_status dw_files_clone(const dw_checkpoint *ckpt, const char *dir, dw_error *e
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++) {
         char *path = same_name(dir, dw_checkpoint_file(ckpt, i));
-        status = path ? dw_clone_file(dw_checkpoint_fd(ckpt, i), path, err)
+        status = path ? make_file(dw_clone_file, dw_checkpoint_fd(ckpt, i), path, err)
                       : dw_fail_memory(err, dir);
         dw_free(path);
     }

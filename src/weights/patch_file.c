@@ -14,9 +14,13 @@
  * whole; the hashes guard against later damage. The old elements show whether the
  * checkpoint beside it is still the one that it was made for.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/bytes.h"
@@ -305,9 +309,10 @@ static dw_status read_goal(dw_patch_goal *goal, dw_reader *r, const char *path,
     return r->failed || has_digest > 1 ? fail_table(err, path) : DW_OK;
 }
 
-/* Sets R to the table, and *OFFSET to its offset in the file. */
-static dw_status find_table(dw_reader *r, uint64_t *offset, const dw_map *map,
-                            dw_loan *loan, const char *path, dw_error *err)
+/* Sets R to the table, *OFFSET to its offset in the file, and *SEAL. */
+static dw_status find_table(dw_reader *r, uint64_t *offset, dw_patch_seal *seal,
+                            const dw_map *map, dw_loan *loan, const char *path,
+                            dw_error *err)
 {
     const uint64_t n_bytes = map->n_bytes;
     const void *magic, *tail, *table;
@@ -323,6 +328,7 @@ static dw_status find_table(dw_reader *r, uint64_t *offset, const dw_map *map,
         return status;
     const uint64_t hash = dw_load64((const uint8_t *)tail + 8);
     *offset = dw_load64(tail);
+    *seal = (dw_patch_seal){n_bytes, hash};
     if (*offset > n_bytes - TAIL_BYTES)
         return fail_table(err, path);
     const size_t n_table = (size_t)(n_bytes - TAIL_BYTES - *offset);
@@ -346,8 +352,9 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
     dw_loan table_bytes = {0}, stores = {0};
     dw_reader r;
     uint64_t table_offset = 0;
+    dw_patch_seal seal = {0};
     const dw_map_uses outer = dw_map_begin();
-    status = find_table(&r, &table_offset, &map, &table_bytes, path, err);
+    status = find_table(&r, &table_offset, &seal, &map, &table_bytes, path, err);
     if (status == DW_OK)
         status = read_goal(goal, &r, path, err);
     if (status == DW_OK)
@@ -365,6 +372,23 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
     }
     dw_patch_sort(patch);
     patch->map = map;
+    patch->seal = seal;
     *out = patch;
+    return DW_OK;
+}
+
+dw_status dw_patch_read_seal(dw_patch_seal *out, const char *path, dw_error *err)
+{
+    struct stat st;
+    uint8_t tail[TAIL_BYTES];
+    *out = (dw_patch_seal){0};
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT || errno == ELOOP ? DW_OK
+                                                 : dw_fail_errno(err, path, "open");
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > TAIL_BYTES &&
+        pread(fd, tail, TAIL_BYTES, st.st_size - TAIL_BYTES) == TAIL_BYTES)
+        *out = (dw_patch_seal){(uint64_t)st.st_size, dw_load64(tail + 8)};
+    close(fd);
     return DW_OK;
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "tensor/safetensors.h"
+#include "weights/own_dir.h"
 
 #define FORMAT    "deltawire-replica/1"
 #define MAX_BYTES (1u << 20)
@@ -54,7 +55,17 @@ static void write_position(dw_writer *w, const dw_position *p)
 dw_status dw_position_write(const dw_position *at, const dw_position *next,
                             const char *dir, dw_error *err)
 {
+    return dw_position_write_patch(at, next, &(dw_patch_seal){0}, dir, err);
+}
+
+dw_status dw_position_write_patch(const dw_position *at, const dw_position *next,
+                                  const dw_patch_seal *patch, const char *dir,
+                                  dw_error *err)
+{
     dw_writer w = {0};
+    dw_status status = dw_own_dir_make(dir, err);
+    if (status != DW_OK)
+        return status;
     dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
     /* the version is at the top level, where people and scripts look for it */
     if (at->version != DW_NO_VERSION) {
@@ -70,6 +81,10 @@ dw_status dw_position_write(const dw_position *at, const dw_position *next,
         dw_write_text(&w, ",\"next\":");
         write_position(&w, next);
     }
+    if (patch->n_bytes > 0)
+        dw_write_format(&w,
+                        ",\"patch\":{\"bytes\":%" PRIu64 ",\"xxh64\":\"%016" PRIx64 "\"}",
+                        patch->n_bytes, patch->hash);
     return dw_seal_write(&w, dir, DW_POSITION_NAME, err);
 }
 
@@ -95,19 +110,32 @@ static bool read_position(dw_position *out, const json_t *object)
     return true;
 }
 
+static bool read_patch(dw_patch_seal *out, const json_t *object)
+{
+    const char *hash = json_string_value(json_object_get(object, "xxh64"));
+    const json_t *n_bytes = json_object_get(object, "bytes");
+    if (!hash || strlen(hash) != 16 || !dw_parse_number(hash, 16, &out->hash) ||
+        !json_is_integer(n_bytes) || json_integer_value(n_bytes) <= 0)
+        return false;
+    out->n_bytes = (uint64_t)json_integer_value(n_bytes);
+    return true;
+}
+
 /* Reads the members. False if they are not those of a record. */
-static bool read_record(dw_position *at, dw_position *next, const json_t *root)
+static bool read_record(dw_position *at, dw_position *next, dw_patch_seal *patch,
+                        const json_t *root)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
     const json_t *coming = json_object_get(root, "next");
+    const json_t *seal = json_object_get(root, "patch");
     return format && strcmp(format, FORMAT) == 0 &&
            (!json_object_get(root, "version") || read_position(at, root)) &&
-           (!coming || read_position(next, coming));
+           (!coming || read_position(next, coming)) && (!seal || read_patch(patch, seal));
 }
 
-static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind *kind,
-                             const uint8_t *bytes, size_t n_bytes, const char *path,
-                             dw_error *err)
+static dw_status parse_state(dw_position *at, dw_position *next, dw_patch_seal *patch,
+                             dw_record_kind *kind, const uint8_t *bytes, size_t n_bytes,
+                             const char *path, dw_error *err)
 {
     json_t *root = NULL;
     *kind = DW_RECORD_DAMAGED;
@@ -115,40 +143,59 @@ static dw_status parse_state(dw_position *at, dw_position *next, dw_record_kind 
     if (status != DW_OK)
         return status == DW_NO_MEMORY ? status : DW_OK;
     const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
-    const bool is_good = read_record(at, next, root);
+    const bool is_good = read_record(at, next, patch, root);
     if (is_sealed && !is_good)
         status = dw_fail(err, DW_UNSUPPORTED, path,
                          "this version of deltawire does not know this record of a "
                          "replica. Use the version that wrote it, or another directory");
     else if (is_good && is_sealed)
         *kind = DW_RECORD_SEALED;
-    else
+    if (*kind == DW_RECORD_DAMAGED) {
         *at = *next = dw_nowhere;
+        *patch = (dw_patch_seal){0};
+    }
     json_decref(root);
     return status;
 }
 
-dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
-                           const char *dir, dw_error *err)
+static dw_status read_all(dw_position *at, dw_position *next, dw_patch_seal *patch,
+                          dw_record_kind *kind, const char *dir, dw_error *err)
 {
     *kind = DW_RECORD_NONE;
     *at = *next = dw_nowhere;
+    *patch = (dw_patch_seal){0};
     char *path = dw_join_path(dir, DW_POSITION_NAME);
     if (!path)
         return dw_fail_memory(err, dir);
-    bool exists;
+    bool exists = false;
     uint8_t *bytes = NULL;
     size_t n_bytes;
-    dw_status status = dw_file_exists(path, &exists, err);
+    dw_status status = dw_own_dir_check(dir, err);
+    if (status == DW_OK)
+        status = dw_file_exists(path, &exists, err);
     if (status == DW_OK && exists)
         status = dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, err);
     if (status == DW_CORRUPT) { /* too long for a record */
         *kind = DW_RECORD_DAMAGED;
         status = DW_OK;
     } else if (status == DW_OK && exists) {
-        status = parse_state(at, next, kind, bytes, n_bytes, path, err);
+        status = parse_state(at, next, patch, kind, bytes, n_bytes, path, err);
     }
     dw_free(bytes);
     dw_free(path);
     return status;
+}
+
+dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
+                           const char *dir, dw_error *err)
+{
+    dw_patch_seal patch;
+    return read_all(at, next, &patch, kind, dir, err);
+}
+
+dw_status dw_position_read_patch(dw_patch_seal *patch, dw_record_kind *kind,
+                                 const char *dir, dw_error *err)
+{
+    dw_position at, next;
+    return read_all(&at, &next, patch, kind, dir, err);
 }

@@ -1,14 +1,15 @@
 /* Which version weights are, and the record of it beside them.
  *
- * The record, .deltawire-state.json, names the version that the weights of a directory
- * are and, while an update is under way, the next one. Its format is in docs/FORMAT.md.
+ * The record, .deltawire/state.json, names the version that the weights of a directory
+ * are and, while an update is under way, the next one and the patch that leads to it.
  */
 #ifndef DW_WEIGHTS_POSITION_H
 #define DW_WEIGHTS_POSITION_H
 
+#include "codec/patch.h"
 #include "stream/stream.h"
 
-#define DW_POSITION_NAME ".deltawire-state.json"
+#define DW_POSITION_NAME ".deltawire/state.json"
 
 /* A version of a stream, and its weights' digest. */
 typedef struct dw_position {
@@ -37,8 +38,18 @@ typedef enum dw_record_kind {
 dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
                            const char *dir, dw_error *err);
 
+/* The same for the patch that the record names: no other one may be applied to the
+ * weights. Zeros: none. */
+dw_status dw_position_read_patch(dw_patch_seal *patch, dw_record_kind *kind,
+                                 const char *dir, dw_error *err);
+
 /* Replaces the record of DIR, durably. NEXT may be NULL. */
 dw_status dw_position_write(const dw_position *at, const dw_position *next,
                             const char *dir, dw_error *err);
+
+/* The same, and names the patch that leads to the next version. */
+dw_status dw_position_write_patch(const dw_position *at, const dw_position *next,
+                                  const dw_patch_seal *patch, const char *dir,
+                                  dw_error *err);
 
 #endif

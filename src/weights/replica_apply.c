@@ -211,11 +211,12 @@ dw_status dw_replica_prepare(dw_replica *r, dw_error *err)
     const bool is_known = r->at.version != DW_NO_VERSION;
     dw_status status = DW_OK;
     if (names_next)
-        status = dw_position_write(&r->at, is_known ? &r->next : NULL, r->dir, err);
+        status = dw_position_write_patch(&r->at, is_known ? &r->next : NULL,
+                                         &r->patch->seal, r->dir, err);
     if (status == DW_OK)
         status = dw_replica_prepare_files(r, err);
     if (status == DW_OK && names_next && !is_known)
-        status = dw_position_write(&r->at, &r->next, r->dir, err);
+        status = dw_position_write_patch(&r->at, &r->next, &r->patch->seal, r->dir, err);
     return status;
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 #include "tensor/shard_index.h"
 
@@ -214,7 +215,8 @@ dw_status dw_weights_empty_dir(const char *path, dw_error *err)
         return dw_fail_errno(err, path, "read the directory");
     dw_status status = dw_target_remove_patch(path, err);
     for (struct dirent *e; status == DW_OK && (e = readdir(dir)) != NULL;)
-        if (strstr(e->d_name, ".safetensors")) /* shards and their index too */
+        if (dw_name_ends(e->d_name, ".safetensors") ||
+            strcmp(e->d_name, DW_SHARD_INDEX_NAME) == 0)
             status = remove_in(path, e->d_name, err);
     closedir(dir);
     return status == DW_OK ? remove_in(path, DW_POSITION_NAME, err) : status;
@@ -279,11 +281,7 @@ static dw_status do_without(dw_replica *r, dw_status status, const dw_progress *
 
 static dw_status open_dir(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
-    char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
-    if (!path)
-        return dw_fail_memory(err, r->dir);
-    dw_remove_leftovers(path); /* we have the lock: nobody is writing them */
-    dw_free(path);
+    dw_own_dir_tidy(r->dir); /* we have the lock: nobody is writing there */
     dw_status status = stop_readers(r, err);
     if (status == DW_OK)
         status = dw_replica_map_dir(r, err);

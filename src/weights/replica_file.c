@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
@@ -126,8 +127,12 @@ static dw_status make_file(dw_replica *r, const char *path, const dw_position *p
     layout l = {0};
     dw_new_file file = {.fd = -1};
     dw_status status = layout_make(&l, r, err);
+    char *via = NULL;
     if (status == DW_OK)
-        status = dw_new_file_open(&file, path, err);
+        status = dw_own_via(&via, path, err);
+    if (status == DW_OK)
+        status = dw_new_file_open_via(&file, path, via, err);
+    dw_free(via);
     if (status == DW_OK)
         status = fill_file(r, &file, &l, position, source, context, err);
     if (status == DW_OK)

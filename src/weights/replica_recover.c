@@ -2,6 +2,7 @@
  * update, the patch file is there, and the update is finished before anybody uses the
  * weights. */
 #include <inttypes.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,6 +14,8 @@ void dw_replica_close_files(dw_replica *r)
     if (r->update <= DW_UPDATE_STAGED)
         (void)dw_replica_discard(r, NULL);
     dw_replica_forget_staged(r);
+    if (!r->dir && r->target.own)
+        (void)rmdir(r->target.own); /* if nothing is left in it */
     dw_target_release(&r->target);
 }
 
@@ -80,7 +83,8 @@ static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error 
     return dw_files_make_own(ckpt, &n, err);
 }
 
-/* Locks the files, removes the staged file, and reports whether there is a patch file. */
+/* Locks the files, and reports whether there is a patch file to finish. Removes the
+ * staged file, and a patch that the directory's record does not name. */
 static dw_status lock_files(dw_target *t, const char *path, bool *pending, dw_error *err)
 {
     dw_status status = dw_target_identify(t, path, err);
@@ -88,10 +92,12 @@ static dw_status lock_files(dw_target *t, const char *path, bool *pending, dw_er
         status = dw_target_lock(t, err);
     if (status != DW_OK)
         return status;
-    dw_remove_leftovers(t->patch_path);
+    status = dw_target_may_finish(t, pending, err);
+    if (status != DW_OK)
+        return status;
     dw_remove_leftovers(t->staged_path);
     status = dw_remove_file(t->staged_path, err);
-    return status == DW_OK ? dw_file_exists(t->patch_path, pending, err) : status;
+    return status == DW_OK && !*pending ? dw_remove_file(t->patch_path, err) : status;
 }
 
 static dw_status try_open(dw_replica *r, const char *path, bool only_recover,

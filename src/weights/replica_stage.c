@@ -8,9 +8,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 #include "weights/staging.h"
 #include "weights/widen.h"
+
+#define N_TRIES 10
 
 static dw_status fail_digest(const dw_replica *r, const dw_position *position,
                              dw_digest state, dw_error *err)
@@ -57,9 +60,15 @@ static dw_status stage_file(dw_replica *r, const dw_part *parts, size_t n_parts,
 {
     size_t n_tensors;
     const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n_tensors);
-    dw_status status =
-        dw_parts_stage_file(r->target.staged_path, tensors, n_tensors, parts, n_parts,
-                            goal, r->n_threads, progress, err);
+    dw_status status;
+    unsigned n_tries = 0;
+    /* an apply to another file of the directory may remove it while it is empty */
+    do {
+        status = dw_own_dir_make(r->target.dir, err);
+        if (status == DW_OK)
+            status = dw_parts_stage_file(r->target.staged_path, tensors, n_tensors, parts,
+                                         n_parts, goal, r->n_threads, progress, err);
+    } while (status == DW_NOT_FOUND && ++n_tries < N_TRIES);
     return open_staged_file(r, status, err);
 }
 

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/delta.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 
 #define YIELDS 50 /* before it sleeps: most writes are short */
@@ -161,7 +162,10 @@ dw_status dw_snapshot_open(dw_snapshot **out, const char *dir, dw_error *err)
     s->fd = s->map.fd = -1;
     s->dir = dw_copy_string(dir);
     s->path = dw_join_path(dir, DW_CONTROL_NAME);
-    dw_status status = s->dir && s->path ? open_block(s, err) : dw_fail_memory(err, dir);
+    dw_status status =
+        s->dir && s->path ? dw_own_dir_check(dir, err) : dw_fail_memory(err, dir);
+    if (status == DW_OK)
+        status = open_block(s, err);
     if (status == DW_OK)
         status = check_whole(s, err);
     if (status == DW_OK && s->writable)

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -6,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "codec/digest.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 
 void dw_weights_close(dw_weights *w)
@@ -14,8 +16,11 @@ void dw_weights_close(dw_weights *w)
         return;
     dw_replica_close(w->now);
     dw_control_writer_close(w->control);
-    if (w->lock >= 0)
+    if (w->lock >= 0) {
+        /* it is empty in a directory that was refused */
+        (void)unlinkat(w->lock, DW_OWN_DIR, AT_REMOVEDIR);
         close(w->lock);
+    }
     dw_free(w->into);
     dw_free(w);
 }

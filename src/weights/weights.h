@@ -3,7 +3,7 @@
  * any instant leaves the old version or the new one.
  *
  *     open      lock the directory; finish what a killed run left; map the weights
- *     stage     decode and prove; write the patch beside the weights, which stay the same
+ *     stage     decode and prove; write the patch; the weights stay the same
  *     prepare   give the patch file its name, durably: from here there is only forward
  *     apply     store the new values. An engine pauses only for this
  *     finish    sync the weights; read them back; remove the patch; write the record
@@ -12,16 +12,16 @@
  * A verb that failed may be called again. Prepare and apply do nothing if they are done;
  * apply prepares first if needed. Only one thread at a time may use the weights.
  *
- * FILES. The directory holds
+ * FILES. The directory holds W, and .deltawire in it the others (own_dir.h)
  *
  *     W   model.safetensors, or shards and their index
  *     S   the patch while it is staged (format: patch_file.c). Its name is
- *         model.safetensors.deltawire-staged, or .deltawire-staged if W is several files
- *     P   the same file once it is prepared: .deltawire-patch instead of -staged
- *     R   .deltawire-state.json: the record. It names the version of W and, during an
- *         update, the next one (position.h)
- *     C   .deltawire-control: the control block, for processes that map W (control.h).
- *         Its sequence is odd while W is written
+ *         model.safetensors.staged, or `staged` if W is several files
+ *     P   the same file once it is prepared: `patch` instead of `staged`
+ *     R   state.json: the record. It names the version of W and, during an update,
+ *         the next one and P with its hash (position.h)
+ *     C   control: the control block, for processes that map W (control.h). Its
+ *         sequence is odd while W is written
  *
  * STATES (dw_update_state in follow.h), the files in each of them, and what the next open does after
  * a crash. A "-" means that the file is not there.
@@ -41,7 +41,8 @@
  *
  * The next open always digests W and compares that with R, so it does not matter if R is
  * older than W. P holds the old and the new value of each element that it replaces; it is
- * applied only if each byte of such an element in W is the old or the new one. The order
+ * applied only if R names it, and each byte of such an element in W is the old or the
+ * new one. A patch that R does not name is removed. The order
  * of the writes is an invariant: R names the next version before S becomes P (if W is
  * damaged, after); the name of P is durable before the first store; C is durable before
  * P is removed; P is removed before R names only the new version.

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "weights/own_dir.h"
 #include "weights/replica.h"
 #include "weights/widen.h"
 
@@ -118,7 +119,13 @@ static dw_status lock_dir(dw_weights *w, dw_error *err)
         return dw_fail(err, DW_INVALID, w->into,
                        "this is hugetlbfs, where files can only be mapped. Name a "
                        "directory on a disk or on tmpfs");
-    return dw_weights_take_lock(w->lock, w->into, err);
+    status = dw_weights_take_lock(w->lock, w->into, err);
+    if (status == DW_OK)
+        status = dw_own_dir_make(w->into, err);
+    /* a process that was killed may have made it without a sync */
+    return status == DW_OK && fsync(w->lock) != 0 && errno != EINVAL
+               ? dw_fail_errno(err, w->into, "sync the directory")
+               : status;
 }
 
 /* Marks weights that the open will finish writing, before readers can see the writer. */

@@ -88,22 +88,22 @@ it "touches no file that has its temporary name"
 for target in model model/model.safetensors; do
     # shellcheck disable=SC2016 # the inner shell expands: it becomes the command
     sh -c 'mkdir out.st.tmp-$$-0 && echo mine >out.st.tmp-$$-0/keep &&
-        echo mine >out.st.tmp-$$-1 && touch out.st.tmp-$$-2.deltawire-patch &&
+        echo mine >out.st.tmp-$$-1 && mkdir .deltawire &&
+        touch .deltawire/out.st.tmp-$$-2.patch &&
         exec "$@"' sh "$deltawire" apply "${deltas[0]}" --to $target --out out.st >/dev/null
     [ "$(cat out.st.tmp-*-0/keep out.st.tmp-*-1)" = "$(printf 'mine\nmine')" ]
-    ls -d out.st.tmp-*-2.deltawire-patch >/dev/null
-    [ "$(find . -maxdepth 1 -name 'out.st.tmp-*' | wc -l)" -eq 3 ]
+    ls -d .deltawire/out.st.tmp-*-2.patch >/dev/null
+    [ "$(find . -maxdepth 1 -name 'out.st.tmp-*' | wc -l)" -eq 2 ]
     [ "$(state_of out.st)" = "$(state_of run/step_000001)" ]
-    rm -r out.st*
+    rm -r out.st* .deltawire
 done
 
 it "copies no state of other applies"
 rm -rf new
-touch model/.deltawire-patch.tmp-1-2 model/b.st.deltawire-patch \
-    model/b.st.deltawire-patch.tmp-1-2 model/my.deltawire-patches \
-    model/b.st.deltawire-staged model/.deltawire-staged.tmp-1-2
+mkdir model/.deltawire
+touch model/.deltawire/b.st.patch model/.deltawire/staged.tmp-1-2 model/b.st.deltawire-patch
 deltawire apply "${deltas[0]}" --to model --out new >/dev/null
-[ "$(ls -A new)" = "$(printf 'config.json\nmodel.safetensors\nmy.deltawire-patches')" ]
+[ "$(ls -A new)" = "$(printf 'b.st.deltawire-patch\nconfig.json\nmodel.safetensors')" ]
 
 it "works on shards and their index"
 deltawire synth -o sharded --params 300K --steps 1 --write checkpoints --shard 100K --json \

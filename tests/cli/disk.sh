@@ -56,7 +56,7 @@ for i in 18 19 20 17; do
     deltawire publish s "$(step "$i")" --fold 2,4 --quiet >/dev/null
 done
 [ "$(whole_copies cache)" -eq 2 ] || die "$(find cache -type f -printf '%p %s\n')"
-left=$(find cache -path '*/.deltawire-folds/*' -name '*.tmp-*')
+left=$(find cache -path '*/.deltawire/folds/*' -name '*.tmp-*')
 [ -z "$left" ] || die "left behind: $left"
 prints 'faults  *0' deltawire verify s
 
@@ -166,7 +166,7 @@ nothing_big disk/b
 it "a disk that fills up later costs folds, not versions"
 rm -rf disk/filler disk/cache/*
 deltawire publish v run/base --quiet >/dev/null
-rm disk/cache/deltawire/baselines/*/.deltawire-folds/model.safetensors
+rm disk/cache/deltawire/baselines/*/.deltawire/folds/model.safetensors
 leaves $((2 << 20))
 for i in 1 2 3 4 5; do
     deltawire publish v "$(step "$i")" >/dev/null 2>err.txt

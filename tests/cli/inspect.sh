@@ -44,7 +44,8 @@ it "reports that an apply is pending"
 deltawire inspect run/base >out.txt
 grep -q pending out.txt && die "nothing is pending"
 deltawire inspect run/base --json | holds 'o["pending"] is False'
-touch run/base/model.safetensors.deltawire-patch sharded/base/.deltawire-patch
+mkdir run/base/.deltawire sharded/base/.deltawire
+touch run/base/.deltawire/model.safetensors.patch sharded/base/.deltawire/patch
 for path in run/base run/base/model.safetensors sharded/base; do
     prints '^  pending    an apply was interrupted' deltawire inspect $path
     deltawire inspect $path --json | holds 'o["pending"] is True'

@@ -6,7 +6,7 @@ deltawire synth -o run --params 8M --steps 2 --lr 1e-5 --write both --json >/dev
 there=run/deltas/step_000002.safetensors
 deltawire diff run/step_000002 run/step_000001 -o back.st >/dev/null
 
-patch=model/model.safetensors.deltawire-patch
+patch=model/.deltawire/model.safetensors.patch
 
 it "survives kill -9 at random instants, and while it writes"
 cp -r run/step_000001 model
@@ -54,7 +54,7 @@ deltawire recover model --threads 3 --json | holds 'o["recovered"]'
 same_weights model run/step_000002
 
 it "cleans up after Ctrl-C"
-rm -f model/*.tmp-* # left by the kills
+rm -rf model/.deltawire # left by the kills
 deltawire apply back.st --to model >/dev/null
 stopped=0
 for _ in $(seq 20); do

@@ -53,21 +53,21 @@ keeps mine fails 8 "Name an empty directory" deltawire publish "$url" run/base -
 
 it "goes on from a damaged record of the version"
 deltawire pull "$url" --into record --at 2 --quiet >/dev/null
-mkdir only && cp record/.deltawire-state.json only
+mkdir only && cp record/.deltawire/state.json only
 for round in $(seq 12); do
     what=$(python3 -B damage.py only "$round" flip)
-    cp only/.deltawire-state.json record
+    cp only/state.json record/.deltawire
     version=$((2 + round % 2))
     deltawire pull "$url" --into record --at $version --quiet >/dev/null 2>err.txt ||
         die "$what: $(cat err.txt)"
     same_weights record "run/step_00000$version"
-    cp record/.deltawire-state.json only
+    cp record/.deltawire/state.json only
 done
 
 it "finds the version of weights whose record is damaged, and fetches only what is new"
 deltawire pull "$url" --into record --at 2 --quiet >/dev/null
 cp -r record record.good
-sed -i 's/"version":2/"version":1/' record/.deltawire-state.json
+sed -i 's/"version":2/"version":1/' record/.deltawire/state.json
 deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["steps"] == 1'
 is_at record 3
 
@@ -76,10 +76,10 @@ for change in pass 'o["version"] = 1' 'o["state"] = o["state"][::-1]' 'o["stream
     rm -rf record && cp -r record.good record
     python3 -B - "$change" <<'END'
 import json, sys
-o = json.load(open("record/.deltawire-state.json"))
+o = json.load(open("record/.deltawire/state.json"))
 del o["seal"]
 exec(sys.argv[1])
-json.dump(o, open("record/.deltawire-state.json", "w"))
+json.dump(o, open("record/.deltawire/state.json", "w"))
 END
     deltawire pull "$url" --into record --at 3 --json | holds 'o["from"] == 2 and o["steps"] == 1'
     is_at record 3

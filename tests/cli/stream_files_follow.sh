@@ -37,7 +37,7 @@ it "verifies weights whose record is behind: it is written last"
 cp -r m behind
 python3 - <<'END'
 import json
-name = "behind/.deltawire-state.json"
+name = "behind/.deltawire/state.json"
 o = json.load(open(name))
 del o["seal"]
 o["next"] = {key: o[key] for key in o if key != "format"}
@@ -142,8 +142,8 @@ cmp small/config.json run/step_000003/config.json
 same_weights small run/step_000003
 
 it "removes what a kill left, also with --no-files"
-echo half >small/.deltawire-file-0003
-echo half >small/.deltawire-files.json.tmp-1-2
+echo half >small/.deltawire/file-0003
+echo half >small/.deltawire/files.json.tmp-1-2
 deltawire pull "$store/large" --into small --no-files --quiet
-[ ! -e small/.deltawire-file-0003 ] && [ ! -e small/.deltawire-files.json.tmp-1-2 ]
+[ ! -e small/.deltawire/file-0003 ] && [ ! -e small/.deltawire/files.json.tmp-1-2 ]
 deltawire verify small --quiet >/dev/null

@@ -12,7 +12,7 @@ has_events() { # FILE NAME N
     [ "$(events "$1" "$2")" -ge "$3" ]
 }
 stands_at() { # DIR VERSION
-    [ "$(json 'o["version"]' <"$1/.deltawire-state.json")" = "$2" ]
+    [ "$(json 'o["version"]' <"$1/.deltawire/state.json")" = "$2" ]
 }
 
 reports() { # STATUS: a follower reports it

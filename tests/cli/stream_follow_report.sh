@@ -13,7 +13,7 @@ says() { # N PATTERN FILE: so many lines
     [ "$(grep -c -e "$2" "$3")" -eq "$1" ]
 }
 stands_at() { # DIR VERSION
-    [ "$(json 'o["version"]' <"$1/.deltawire-state.json")" = "$2" ]
+    [ "$(json 'o["version"]' <"$1/.deltawire/state.json")" = "$2" ]
 }
 
 it "logs it once, with the reason and the next step"

@@ -51,9 +51,9 @@ object_get "$url" "$object" kept
 object_remove "$url" "$object"
 fails 6 "" deltawire pull "$store/fork" --into half --trust trainer.key.pub
 object_put "$url" "$object" kept
-[ "$(json 'o["stream"]' <half/.deltawire-state.json)" = "$id" ]
+[ "$(json 'o["stream"]' <half/.deltawire/state.json)" = "$id" ]
 deltawire pull "$store/fork" --into half --trust trainer.key.pub --quiet >/dev/null
-[ "$(json 'o["stream"]' <half/.deltawire-state.json)" = "$fork" ]
+[ "$(json 'o["stream"]' <half/.deltawire/state.json)" = "$fork" ]
 
 it "refuses another stream that is no fork, until it is named"
 deltawire publish "$store/else" run/step_000003 --quiet >/dev/null

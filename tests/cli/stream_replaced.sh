@@ -62,7 +62,7 @@ restore_dir() { cp -r model copy && mv model "gone$version" && mv copy model; }
 remove_file() { rm "$weights"; }
 replace_file() { cp "$weights" new && mv new "$weights"; }
 link_file() { ln "$weights" "name$version"; }
-remove_block() { rm model/.deltawire-control; }
+remove_block() { rm model/.deltawire/control; }
 
 follow
 weights=model/model.safetensors

@@ -32,7 +32,8 @@ unchanged fails 6 "nowhere: " deltawire verify run/base nowhere
 unchanged deltawire verify run/step_000001 $delta >/dev/null
 
 it "refuses a checkpoint with an interrupted apply"
-touch run/base/model.safetensors.deltawire-patch
+mkdir run/base/.deltawire
+touch run/base/.deltawire/model.safetensors.patch
 unchanged fails 1 "run/base: an apply .* was interrupted" deltawire verify run/base
 grep -q '^try: deltawire recover run/base$' err.last
 unchanged fails 1 "interrupted" deltawire diff run/base run/step_000001 -o x
@@ -40,7 +41,7 @@ unchanged fails 1 "interrupted" deltawire apply $delta --to run/base --out x
 (deltawire verify run/base --json || true) | holds 'o["error"]["code"] == "interrupted"'
 
 it "reports if there was something to recover"
-unchanged fails 3 "deltawire-patch: " deltawire recover run/base
-rm run/base/model.safetensors.deltawire-patch
+unchanged fails 3 "safetensors.patch: " deltawire recover run/base
+rm -r run/base/.deltawire
 prints "nothing to recover" deltawire recover run/base
 deltawire recover run/base --json | holds 'o["recovered"] is False'

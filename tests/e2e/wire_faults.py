@@ -229,7 +229,7 @@ def faults_by_chance(run, rate, seed):
 
 def version_of(directory):
     try:
-        return json.loads((directory / ".deltawire-state.json").read_text())["version"]
+        return json.loads((directory / ".deltawire/state.json").read_text())["version"]
     except (OSError, ValueError, KeyError):
         return None
 

@@ -1,7 +1,8 @@
 /* A follower that installs companion files is killed before every system call. A model
  * that appears in an empty directory has its files; the next sync completes the version,
  * and no file of the user's is touched. */
-/* wrap: dw_commit_record_write open pwrite fsync rename msync unlink unlinkat link */
+/* wrap: dw_commit_record_write open pwrite fsync rename msync unlink unlinkat link mkdir
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -82,6 +83,7 @@ WRAP(rename, (const char *from, const char *to), (from, to))
 WRAP(unlink, (const char *path), (path))
 WRAP(unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
 WRAP(link, (const char *from, const char *to), (from, to))
+WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
 
 static const companion_text first[] = {
     {"config.json", "one"}, {"mine.txt", "theirs"}, {"vocab.txt", "v"}, {NULL, NULL}};

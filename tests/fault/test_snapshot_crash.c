@@ -3,7 +3,7 @@
  * A reader without a writer gets an error, or reads exactly the block's version. The next
  * follower goes on from a version to the end.
  */
-/* wrap: open pwrite fsync rename msync unlink link flock */
+/* wrap: open pwrite fsync rename msync unlink link flock mkdir */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static void before_call(void)
 /* ---- durable bytes ---- */
 
 static char into[128], synced[128];
-static const char *const names[] = {".deltawire-control", "model.safetensors"};
+static const char *const names[] = {".deltawire/control", "model.safetensors"};
 #define N_NAMES (sizeof names / sizeof *names)
 
 static void join(char out[256], const char *dir, size_t name)
@@ -153,6 +153,7 @@ WRAP(rename, (const char *from, const char *to), (from, to))
 WRAP(unlink, (const char *path), (path))
 WRAP(link, (const char *from, const char *to), (from, to))
 WRAP(flock, (int fd, int operation), (fd, operation))
+WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
 
 /* ---- the follower ---- */
 

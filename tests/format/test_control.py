@@ -24,13 +24,13 @@ class Reader:
 
     def __init__(self, into):
         self.into = pathlib.Path(into)
-        self.file = open(self.into / ".deltawire-control", "r+b", buffering=0)
+        self.file = open(self.into / ".deltawire/control", "r+b", buffering=0)
         if os.fstat(self.file.fileno()).st_size != 4096:
             raise ValueError("no control block")
         self.block = mmap.mmap(self.file.fileno(), 4096)
         if self.block[:8] != b"DWCTRL1\0" or self.load(8) != 1:
             raise ValueError("no control block")
-        pending = any(self.into.glob("*.deltawire-patch"))
+        pending = any(self.into.glob(".deltawire/*patch"))
         if not self.is_locked(0, 128) and (self.load(128) & 1 or pending):
             raise BlockingIOError("start the follower first")
         self.slot = next(512 + 64 * i for i in range(56) if self.lock(512 + 64 * i, 64))
@@ -115,7 +115,7 @@ def test_reader(tmp_path, stream):
     assert pull(0).returncode == 0
     reader = Reader(into)
     assert reader.block[64:128].rstrip(b"\0").decode() in (
-        into / ".deltawire-state.json").read_text()
+        into / ".deltawire/state.json").read_text()
     for version in (1, 2, 3):
         seen = reader.begin()
         assert seen[1] == version - 1

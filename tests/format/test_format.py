@@ -482,7 +482,9 @@ def recover(path):
 
 def test_a_patch_file_is_finished(tmp_path):
     tensors = {"a": Tensor("BF16", (50,), bytes(100)), "b": Tensor("F64", (2, 3), bytes(48))}
-    file, patch_file = tmp_path / "model.safetensors", tmp_path / "model.safetensors.deltawire-patch"
+    file, own = tmp_path / "model.safetensors", tmp_path / ".deltawire"
+    patch_file = own / "model.safetensors.patch"
+    own.mkdir()
     decoder.write_safetensors(file, tensors)
     before = file.read_bytes()
     patch = write_patch(tensors, [("b", 1, [0, 4], struct.pack("<2d", 1.5, -2)),

@@ -171,7 +171,7 @@ static position read_position(const char *dir)
 {
     position p = {DW_NO_VERSION, DW_NO_VERSION};
     char path[SOAK_PATH], text[4096];
-    snprintf(path, sizeof path, "%s/.deltawire-state.json", dir);
+    snprintf(path, sizeof path, "%s/.deltawire/state.json", dir);
     FILE *file = fopen(path, "r");
     if (!file)
         return p;

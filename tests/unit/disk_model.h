@@ -3,6 +3,8 @@
 #ifndef DW_TEST_DISK_MODEL_H
 #define DW_TEST_DISK_MODEL_H
 
+#include <errno.h>
+#include <sys/stat.h>
 #include "random_model.h"
 #include "temp_dir.h"
 
@@ -63,6 +65,13 @@ static inline bool disk_has_patch(const disk_model *d)
     return access(d->patch, F_OK) == 0;
 }
 
+static inline void disk_make_own_dir(const disk_model *d)
+{
+    char own[400];
+    snprintf(own, sizeof own, "%s/.deltawire", d->dir);
+    assert_true(mkdir(own, 0777) == 0 || errno == EEXIST);
+}
+
 /* Whether there are no files except the checkpoint and the patch. */
 static inline bool disk_is_tidy(const disk_model *d)
 {
@@ -103,7 +112,7 @@ static inline void disk_make(disk_model *d, const char *name, bool sharded,
                      DW_OK);
     if (sharded) {
         snprintf(d->path, sizeof d->path, "%s", d->dir);
-        snprintf(d->patch, sizeof d->patch, "%s/.deltawire-patch", d->dir);
+        snprintf(d->patch, sizeof d->patch, "%s/.deltawire/patch", d->dir);
         d->n_files = 3;
         snprintf(d->files[0], sizeof d->files[0], "%s/model.safetensors.index.json",
                  d->dir);
@@ -112,7 +121,8 @@ static inline void disk_make(disk_model *d, const char *name, bool sharded,
                      "%s/model-%05u-of-00002.safetensors", d->dir, i);
     } else {
         snprintf(d->path, sizeof d->path, "%s/model.safetensors", d->dir);
-        snprintf(d->patch, sizeof d->patch, "%s.deltawire-patch", d->path);
+        snprintf(d->patch, sizeof d->patch, "%s/.deltawire/model.safetensors.patch",
+                 d->dir);
         d->n_files = 1;
         snprintf(d->files[0], sizeof d->files[0], "%s", d->path);
     }

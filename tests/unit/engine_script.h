@@ -121,7 +121,7 @@ static const dw_engine_update a_patch = {
     .version = 7,
     .state = 0xabcdef,
     .dir = "/models/a \"b\"",
-    .patch = "/models/a \"b\"/.deltawire-patch",
+    .patch = "/models/a \"b\"/.deltawire/patch",
 };
 
 /* ---- no memory ---- */

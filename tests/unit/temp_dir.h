@@ -3,6 +3,7 @@
 #define DW_TEST_TEMP_DIR_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +31,29 @@ static inline const char *temp_path(const char *name)
     return path;
 }
 
-static inline size_t count_files(const char *dir)
+static inline size_t count_entries(const char *path, bool *has_own)
 {
     size_t n = 0;
-    DIR *stream = opendir(dir);
-    for (struct dirent *e; stream && (e = readdir(stream));)
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    if (stream)
-        closedir(stream);
+    DIR *dir = opendir(path);
+    *has_own = false;
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        const bool is_own = strcmp(e->d_name, ".deltawire") == 0;
+        *has_own = *has_own || is_own;
+        n += !is_own && strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    }
+    if (dir)
+        closedir(dir);
     return n;
+}
+
+/* With those in DIR/.deltawire, which does not count itself. */
+static inline size_t count_files(const char *dir)
+{
+    char own[600];
+    bool has_own, nested;
+    const size_t n = count_entries(dir, &has_own);
+    snprintf(own, sizeof own, "%.580s/.deltawire", dir);
+    return n + (has_own ? count_entries(own, &nested) : 0);
 }
 
 static inline void put_file(const char *path, const void *bytes, size_t n_bytes)

@@ -202,6 +202,7 @@ static void leave_patch(const disk_model *d)
     assert_int_equal(dw_checkpoint_open(&ckpt, d->path, DW_CHECKPOINT_READ, NULL), DW_OK);
     const dw_tensor *tensors = dw_checkpoint_tensors(ckpt, &n);
     assert_int_equal(dw_stage_open(&stage, d->delta, tensors, n, 1, NULL), DW_OK);
+    disk_make_own_dir(d);
     assert_int_equal(dw_patch_writer_open(&writer, d->patch, tensors, n, NULL), DW_OK);
     assert_int_equal(
         dw_stage_verify(&result, stage, &options, dw_patch_writer_take, writer, NULL),
@@ -378,6 +379,7 @@ static void test_bad_patch(void **state)
     bool recovered;
     disk_make(&d, "bad_patch", false, 50);
     disk_make(&other, "other_patch", false, 60);
+    disk_make_own_dir(&d);
     put_text(d.patch, "DWPATCH1 and then nothing of the kind");
     assert_int_equal(dw_checkpoint_recover(d.path, 0, &recovered, &err), DW_CORRUPT);
     assert_string_equal(err.where, d.patch);

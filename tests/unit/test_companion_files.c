@@ -181,7 +181,7 @@ static void test_bad_names(void **state)
                                         "a\\b",
                                         ".hidden",
                                         "x.safetensors",
-                                        ".deltawire-state.json",
+                                        ".deltawire/state.json",
                                         "a\nb",
                                         "a\x7f",
                                         "\xff",
@@ -219,9 +219,9 @@ static void test_damaged_list(void **state)
     (void)state;
     install(FILES({"a", "1"}, {"b", "2"}), 2, 0);
     size_t n_bytes;
-    uint8_t *bytes = get_file(temp_path(".deltawire-files.json"), &n_bytes);
+    uint8_t *bytes = get_file(temp_path(".deltawire/files.json"), &n_bytes);
     bytes[n_bytes / 2] ^= 1;
-    put_file(temp_path(".deltawire-files.json"), bytes, n_bytes);
+    put_file(temp_path(".deltawire/files.json"), bytes, n_bytes);
     free(bytes);
     install(FILES({"a", "1"}, {"b", "3"}), 0, 0);
     assert_false(dw_companion_kept(d, 0));
@@ -229,7 +229,7 @@ static void test_damaged_list(void **state)
     IS("b", "2");
     install(NONE, 0, 0);
     IS("a", "1");
-    assert_int_equal(access(temp_path(".deltawire-files.json"), F_OK), -1);
+    assert_int_equal(access(temp_path(".deltawire/files.json"), F_OK), -1);
 }
 
 /* Between the plan and the install the user does something. */
@@ -272,7 +272,7 @@ static void test_staged_files_are_dropped(void **state)
     dw_file_list_release(&list);
     reopen();
     assert_int_equal(count_files(temp_dir), 0);
-    put_text(temp_path(".deltawire-file-0007.tmp-1-2"), "left by a kill");
+    put_text(temp_path(".deltawire/file-0007.tmp-1-2"), "left by a kill");
     reopen();
     assert_int_equal(count_files(temp_dir), 0);
 }
@@ -283,7 +283,7 @@ static void test_unknown_list(void **state)
     /* sealed as the library seals it, and of another format */
     dw_writer w = {0};
     dw_write_text(&w, "{\"format\":\"deltawire-files/2\",\"files\":[]");
-    assert_int_equal(dw_seal_write(&w, temp_dir, ".deltawire-files.json", &err), DW_OK);
+    assert_int_equal(dw_seal_write(&w, temp_dir, ".deltawire/files.json", &err), DW_OK);
     assert_int_equal(companion_go(d, FILES({"a", "1"}), &counts, &err), DW_UNSUPPORTED);
     IS("a", NULL);
 }

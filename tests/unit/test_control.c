@@ -29,6 +29,8 @@ static void fresh(void)
     static unsigned n;
     snprintf(dir, sizeof dir, "%s/control-%u", temp_dir, n++);
     assert_int_equal(mkdir(dir, 0777), 0);
+    snprintf(path, sizeof path, "%s/.deltawire", dir);
+    assert_int_equal(mkdir(path, 0777), 0);
     snprintf(path, sizeof path, "%s/%s", dir, DW_CONTROL_NAME);
 }
 

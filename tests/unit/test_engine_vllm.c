@@ -311,7 +311,7 @@ static void test_apply(void **state)
                         "\"stream\":\"0123456789abcdef0123456789abcdef\",\"from_"
                         "version\":6,\"version\":7,"
                         "\"state\":\"0000000000abcdef\",\"dir\":\"/models/a \\\"b\\\"\","
-                        "\"patch\":\"/models/a \\\"b\\\"/.deltawire-patch\"}}");
+                        "\"patch\":\"/models/a \\\"b\\\"/.deltawire/patch\"}}");
     assert_memory_equal(s.requests[4], "POST /finish_weight_update HTTP/1.1\r\n", 37);
     assert_string_equal(s.bodies[4], "{\"weight_version\":\"7\"}");
     assert_memory_equal(s.requests[5], "POST /update_weight_version ", 28);

@@ -449,7 +449,7 @@ static void test_rollback(void **state)
 
     /* a damaged record is ignored, and raises no alarm */
     char path[600];
-    snprintf(path, sizeof path, "%s/.deltawire-highest.json", dir);
+    snprintf(path, sizeof path, "%s/.deltawire/highest.json", dir);
     size_t n;
     uint8_t *bytes = get_file(path, &n);
     bytes[n / 2] ^= 1;

@@ -300,7 +300,7 @@ static void test_baseline_dir(void **state)
     /* a damaged record of the version, and damaged weights */
     flip_bit(path);
     char record[256];
-    snprintf(record, sizeof record, "%s/base/.deltawire-state.json", temp_dir);
+    snprintf(record, sizeof record, "%s/base/.deltawire/state.json", temp_dir);
     put_text(record, "{}");
     p = kit_open(&k, store, &options);
     kit_step(&k, 10);
@@ -309,7 +309,7 @@ static void test_baseline_dir(void **state)
     /* without the mark and a record they may be somebody's weights, so they stay */
     flip_bit(path);
     assert_int_equal(unlink(record), 0);
-    snprintf(record, sizeof record, "%s/base/.deltawire-baseline", temp_dir);
+    snprintf(record, sizeof record, "%s/base/.deltawire/baseline", temp_dir);
     assert_int_equal(unlink(record), 0);
     assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
                  DW_CONFLICT, &err);
@@ -959,7 +959,7 @@ static void test_links(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "model.safetensors", ".deltawire-folds/model.safetensors", ".deltawire-control"};
+        "model.safetensors", ".deltawire/folds/model.safetensors", ".deltawire/control"};
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();

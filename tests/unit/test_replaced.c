@@ -78,7 +78,7 @@ static const char *const harms[] = {
     "rm model/model.safetensors",
     "cp model/model.safetensors new && mv new model/model.safetensors",
     "ln model/model.safetensors name",
-    "rm model/.deltawire-control",
+    "rm model/.deltawire/control",
 };
 enum { N_HARMS = sizeof harms / sizeof *harms };
 

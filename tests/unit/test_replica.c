@@ -69,7 +69,7 @@ static void test_steps(void **state)
 
             assert_int_equal(stage(r, &goal, NULL), DW_OK);
             const char *staged = dw_replica_staged_path(r);
-            assert_non_null(strstr(staged, ".deltawire-staged"));
+            assert_non_null(strstr(staged, "/.deltawire/"));
             assert_int_equal(access(staged, F_OK), 0);
             assert_true(disk_is_old(&disk) && !disk_has_patch(&disk));
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
@@ -261,9 +261,10 @@ static void test_leftovers(void **state)
     (void)state;
     make(true, 50);
     char staged[400], temporary[440];
-    snprintf(staged, sizeof staged, "%s/.deltawire-staged", disk.dir);
+    snprintf(staged, sizeof staged, "%s/.deltawire/staged", disk.dir);
     snprintf(temporary, sizeof temporary, "%s.tmp-1-0", staged);
     for (int by_recover = 0; by_recover < 2; by_recover++) {
+        disk_make_own_dir(&disk);
         put_text(staged, "half");
         put_text(temporary, "half");
         if (by_recover)

@@ -456,7 +456,7 @@ static void follow_staged_file(void)
     uint64_t staged;
     CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
     cut_now(dw_follower_staged_path(f), 100);
-    CHECK_SHRANK(dw_follower_apply(f, &error), "-staged");
+    CHECK_SHRANK(dw_follower_apply(f, &error), ".staged");
     CHECK(dw_follower_version(f) == DW_NO_VERSION); /* it was prepared */
     check_recovery(f, temp_path("into/model.safetensors"));
     dw_follower_close(f);

@@ -174,8 +174,8 @@ static void test_lost(void **state)
 {
     (void)state;
     use("lost");
-    static const char *const lost[] = {"model.safetensors", ".deltawire-control",
-                                       "model.safetensors .deltawire-state.json"};
+    static const char *const lost[] = {"model.safetensors", ".deltawire/control",
+                                       "model.safetensors .deltawire/state.json"};
     for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
         dw_follower *f = open_dir();
         go_to(f, 3 + i % 2);

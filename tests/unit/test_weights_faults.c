@@ -96,7 +96,7 @@ static void test_highest_of_another(void **state)
     fixture_make(&x, "mem:highest", 5, 3, 0);
     char key[DW_KEY_TEXT], into[128], kept[160];
     snprintf(into, sizeof into, "%s/highest", temp_dir);
-    snprintf(kept, sizeof kept, "%s/.deltawire-highest.json", into);
+    snprintf(kept, sizeof kept, "%s/.deltawire/highest.json", into);
     const dw_follow_options options = follow_into(into);
     dw_follower *f;
     assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));

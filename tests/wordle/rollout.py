@@ -289,7 +289,7 @@ def test_a_sample_over_two_versions():
 
 def control_version():
     """The version in the follower's control block (docs/FORMAT.md, section 13)."""
-    block = (INTO / ".deltawire-control").read_bytes()
+    block = (INTO / ".deltawire/control").read_bytes()
     return int.from_bytes(block[136:144], "little")
 
 
@@ -486,7 +486,7 @@ def test_a_long_write():
     os.waitpid(other.pid, os.WUNTRACED)
     answers = []
     asker = threading.Thread(target=lambda: answers.append(complete(server)))
-    with open(INTO / ".deltawire-control", "r+b", buffering=0) as block:
+    with open(INTO / ".deltawire/control", "r+b", buffering=0) as block:
         def set_sequence(number):
             block.seek(128)
             block.write(number.to_bytes(8, "little"))

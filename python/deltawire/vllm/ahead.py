@@ -6,7 +6,7 @@ import threading
 from typing import Any, Callable
 
 INTERVAL = 0.02
-NAMES = (".deltawire-staged", "model.safetensors.deltawire-staged")
+NAMES = (".deltawire/staged", ".deltawire/model.safetensors.staged")
 """Of a staged patch; it appears complete, and is renamed before the update is sent."""
 
 

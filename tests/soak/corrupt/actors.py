@@ -259,7 +259,7 @@ class DirFollower:
         """The version in the directory's record; None if there is none, or an apply is in
         progress."""
         try:
-            state = json.loads(content(f"{self.dir}/.deltawire-state.json") or b"")
+            state = json.loads(content(f"{self.dir}/.deltawire/state.json") or b"")
             return None if "next" in state else state.get("version")
         except (ValueError, AttributeError):
             return None

@@ -136,7 +136,7 @@ class Damage:
     def outside_was_written(self):
         """Whether somebody wrote through a link to a foreign file. A follower may write the
         control block that it has open, because it marks its end there for its readers."""
-        if os.path.basename(self.path) == ".deltawire-control":
+        if self.path.endswith("/.deltawire/control"):
             return False
         return self.linked is not None and content(self.outside) != self.linked
 
