@@ -25,7 +25,7 @@ typedef struct body {
     char bytes[MAX_BODY];
 } body;
 
-static char label[32] = "default";
+static char label[64] = "default";
 static bool is_paused;
 static dw_tensor *own; /* NULL: mapped */
 static size_t n_tensors;

@@ -171,7 +171,6 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
     dw_rollout_options_init(&options);
     options.engines = f->engines.engines;
     options.n_engines = f->engines.n;
-    options.engines_loaded = f->engines.loaded;
     options.patience_ms = f->engines.patience_ms;
     options.watch = cli_follow_watch(f);
     for (;;) {

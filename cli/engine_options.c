@@ -42,8 +42,7 @@ bool cli_engines_option(cli_engines *e, const cli_session *s, int option)
     case CLI_OPT_ENGINE_PATIENCE:
         e->patience_ms = parse_ms(s, "--engine-patience");
         break;
-    case CLI_OPT_ENGINE_LOADED:
-        e->loaded = true;
+    case CLI_OPT_ENGINE_LOADED: /* had an effect in 0.2 */
         break;
     case CLI_OPT_ENGINE_CHECK:
         e->check_every = parse_ms(s, "--engine-check") / 1000.0;
@@ -70,7 +69,7 @@ static void check_usage(const cli_engines *e, const cli_session *s)
         cli_usage_error(s, "--pause, --apply and --resume need --engine exec");
     if (has_exec(e) && !o->shell_apply)
         cli_usage_error(s, "--engine exec needs --apply CMD");
-    if ((e->token_path || e->loaded || e->patience_ms) && e->n == 0)
+    if ((e->token_path || e->patience_ms) && e->n == 0)
         cli_usage_error(s, "there is no --engine");
 }
 

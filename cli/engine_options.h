@@ -17,9 +17,7 @@
     "  --engine-timeout S   how long an engine may take for an update (600)\n"           \
     "  --engine-patience S  leave an engine behind that does not answer for S seconds\n" \
     "                       (10 for vLLM and SGLang; none if it could read a mix)\n"     \
-    "  --engine-loaded      the engines have loaded DIR as it is now; do not make "      \
-    "them\n"                                                                             \
-    "                       load it again\n"                                             \
+    "  --engine-loaded      no longer needed: engines are compared with DIR first\n"     \
     "  --engine-check S     check the engines every S seconds (5)\n"
 
 enum {
@@ -56,7 +54,6 @@ typedef struct cli_engines {
     const char *token_path;
     char *token;
     unsigned patience_ms;
-    bool loaded;
     double check_every; /* seconds */
 } cli_engines;
 

@@ -80,7 +80,7 @@ class Table(TrainerCallback):
     @staticmethod
     def _label(url: str) -> str:
         try:
-            return get(f"{url}/weight_info")["weight_version"]
+            return get(f"{url}/weight_info")["weight_version"].rpartition(":")[2]
         except OSError:
             return "-"
 

@@ -70,8 +70,6 @@ typedef struct dw_rollout_options {
     size_t struct_bytes;       /* set by dw_rollout_options_init */
     dw_engine *const *engines; /* they must outlive it */
     size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
-    bool engines_loaded;  /* they were started from the directory as it is now, so the
-                             first contact needs no reload */
     unsigned patience_ms; /* how long to wait for an engine that does not answer. Then it
                              is left behind: the weights and the other engines go on, and
                              it loads the directory when it answers. Default: 10,000 for

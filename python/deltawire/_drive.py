@@ -64,7 +64,7 @@ class Driven:
             try:
                 self._begin(deadline)
                 if self._is_staged(version, stream):
-                    self.engine.update(version, max(deadline - time.monotonic(), 1))
+                    self.engine.update(stream.id, version, max(deadline - time.monotonic(), 1))
                     self._served = version
                     return
             except (EngineError, _core.Unavailable) as error:

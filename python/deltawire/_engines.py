@@ -47,6 +47,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoRedirect)
 
 
+def label_of(stream: str, version: int) -> str:
+    """What an engine calls a version of a stream."""
+    return f"{stream}:{version}"
+
+
+def version_of(label: str) -> tuple[str, int] | None:
+    """The stream and version that a label names, or None."""
+    stream, _, version = label.rpartition(":")
+    if not stream or not version.isascii() or not version.isdigit():
+        return None
+    return stream, int(version)
+
+
 class Engine:
     """One vLLM with VLLM_SERVER_DEV_MODE=1, or an engine with the interface of docs/ENGINES.md."""
 
@@ -123,10 +136,10 @@ class Engine:
         """Makes the workers follow a stream by themselves (docs/python/vllm.md)."""
         self._order("/init_weight_transfer_engine", {"init_info": info}, timeout, "message")
 
-    def update(self, version: int, timeout: float) -> None:
-        """Takes over a version that the workers have staged. An engine whose weights may be a mix
-        stays paused until an update succeeds. One that was found paused counts as such: a killed
-        process may have left it half way."""
+    def update(self, stream: str, version: int, timeout: float) -> None:
+        """Takes over a version of STREAM, an id, that the workers have staged. An engine whose
+        weights may be a mix stays paused until an update succeeds. One that was found paused counts
+        as such: a killed process may have left it half way."""
         self.is_mixed = self.is_paused() or self.is_mixed
         self._order("/pause?mode=keep", None, timeout, "status", "paused")
         try:
@@ -138,8 +151,8 @@ class Engine:
         self.is_mixed = True
         self._drop_label(timeout)
         self._order("/update_weights", {"update_info": {"version": version}}, timeout, "message")
-        self._order("/finish_weight_update", {"weight_version": str(version)}, timeout,
-                    "message")
+        self._order("/finish_weight_update", {"weight_version": label_of(stream, version)},
+                    timeout, "message")
         self.is_mixed = False
         self._order("/resume", None, timeout, "status", "resumed")
 
@@ -165,11 +178,11 @@ class Engine:
 
 
 class Wait:
-    """Waits for one engine to serve a version. Call done() repeatedly: it is true once the engine
-    does. `says` describes what it serves, for the error of a timeout."""
+    """Waits for one engine to serve what it then calls LABEL. Call done() repeatedly: it is true
+    once the engine does. `status` describes what it serves, for the error of a timeout."""
 
-    def __init__(self, engine: Engine, version: int, away_after: float | None) -> None:
-        self.engine, self.version, self._away_after = engine, version, away_after
+    def __init__(self, engine: Engine, label: str, away_after: float | None) -> None:
+        self.engine, self._label, self._away_after = engine, label, away_after
         self.status = "was not asked"
         self.is_away = False
         self._refused_since: float | None = None
@@ -191,8 +204,10 @@ class Wait:
             return self.is_away
         self._refused_since = None
         self.status = f"serves {_named(label)}" + (" and is paused" if paused else "")
-        return label == str(self.version) and not paused
+        return label == self._label and not paused
 
 
 def _named(label: str) -> str:
-    return f"version {label}" if label.isdigit() else f"weights that it calls {label!r}"
+    found = version_of(label)
+    return (f"weights that it calls {label!r}" if found is None
+            else f"version {found[1]} of the stream {found[0]}")

@@ -21,6 +21,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _AsyncRolloutLoop,
 )
 
+from ._engines import version_of
 from .trl import WeightTransfer
 
 GENERATE = "/inference/v1/generate"
@@ -39,6 +40,7 @@ class _Versions:
 
     def __init__(self, context: Any) -> None:
         self._cells = context.Array("q", [0] + [-1] * self.N)
+        self._stream = context.Array("c", 32)
 
     @property
     def value(self) -> int:
@@ -51,8 +53,14 @@ class _Versions:
     def get_lock(self) -> Any:
         return self._cells.get_lock()
 
-    def note(self, number: int, version: int) -> None:
+    @property
+    def stream(self) -> str:
+        """The stream's id; empty before the first sync."""
+        return self._stream.value.decode()
+
+    def note(self, number: int, version: int, stream: str) -> None:
         """Called before the counter is raised to NUMBER."""
+        self._stream.value = stream.encode()
         self._cells[1 + number % self.N] = version
 
     def number_of(self, version: int) -> int:
@@ -145,7 +153,7 @@ class _Loop(_AsyncRolloutLoop):
             server.n_inflight += 1
             try:
                 choice = await self._ask(server, payload)
-                version = _oldest(choice)
+                version = _oldest(choice, self._model_version_value.stream)
                 server.n_failures = 0
                 _turns.get().append(version)
                 logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
@@ -185,19 +193,21 @@ class _Loop(_AsyncRolloutLoop):
             return (await answer.json())["choices"][0]
 
 
-def _oldest(choice: dict[str, Any]) -> int:
-    """The oldest version that made a token of an answer."""
+def _oldest(choice: dict[str, Any], stream: str) -> int:
+    """The oldest version that made a token of an answer. STREAM is the id of the trainer's stream;
+    empty: not known yet."""
     if not choice.get("token_ids"):
         raise _Unusable("answers with no token")
     spans = choice.get("weight_versions")
     if not spans:
         raise RuntimeError("this vLLM does not say which weights made an answer; 0.32 does")
-    try:
-        return min(int(span["version"]) for span in spans)
-    except ValueError:
+    found = [version_of(span["version"]) for span in spans]
+    if None in found or any(stream not in ("", of) for of, _ in found):
         labels = ", ".join(sorted({repr(span["version"]) for span in spans}))
-        raise _Unusable(f"calls its weights {labels}, which is no version: see that its "
-                        "follower runs, and read its log") from None
+        raise _Unusable(f"calls its weights {labels}, which is no version of "
+                        f"{f'the stream {stream}' if stream else 'a stream'}: see that its "
+                        "follower runs, and read its log")
+    return min(version for _, version in found)
 
 
 class RolloutWorker(AsyncRolloutWorker):
@@ -217,7 +227,8 @@ class RolloutWorker(AsyncRolloutWorker):
     def update_model_version(self, model_version: int) -> None:
         self._transfer.model_version = model_version
         if self._transfer.version is not None:
-            self._model_version_value.note(model_version, self._transfer.version)
+            self._model_version_value.note(model_version, self._transfer.version,
+                                           self._transfer.publisher.stream_id)
         super().update_model_version(model_version)
 
     @classmethod

@@ -23,7 +23,7 @@ from . import _core
 from . import torch as dw_torch
 from ._companions import saved_files
 from ._drive import Driven, bring_all
-from ._engines import Engine, Wait
+from ._engines import Engine, Wait, label_of
 from ._outcomes import PublishWarning, wait_logged
 from ._publish_callback import PublishCallback
 
@@ -287,7 +287,7 @@ class WeightTransfer:
     # ---- waiting ----------------------------------------------------------------------
 
     def _wait_engines(self) -> None:
-        waits = [Wait(engine, self._version, self._away_after) for engine in self._engines]
+        waits = [Wait(engine, self._label(), self._away_after) for engine in self._engines]
         left = list(waits)
         deadline = time.monotonic() + self._timeout
         while left := [wait for wait in left if not wait.done()]:
@@ -298,6 +298,9 @@ class WeightTransfer:
         if waits and len(self._away) == len(waits):
             raise TimeoutError(f"none of the engines answers: {', '.join(self._away)}; "
                                "start them, and a follower beside each")
+
+    def _label(self) -> str:
+        return label_of(self._publisher.stream_id, self._version)
 
     def _drive_engines(self, deadline: float) -> None:
         failures = bring_all(self._driven, self._version, self._stream, deadline)

@@ -297,34 +297,50 @@ dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *questi
 
 /* ---- names ---- */
 
-uint64_t dw_engine_label_version(const char *label)
+void dw_engine_label_write(char out[DW_LABEL_SIZE], const dw_engine_update *update)
 {
-    size_t n = label ? strlen(label) : 0;
-    if (n == 0 || n > 19 || strspn(label, "0123456789") != n ||
-        (n > 1 && label[0] == '0'))
+    snprintf(out, DW_LABEL_SIZE, "%.32s:%" PRIu64, update->stream ? update->stream : "",
+             update->version);
+}
+
+static uint64_t read_number(const char *text)
+{
+    size_t n = strlen(text);
+    if (n == 0 || n > 19 || strspn(text, "0123456789") != n || (n > 1 && text[0] == '0'))
         return DW_NO_VERSION;
     uint64_t version = 0;
-    for (; *label; label++)
-        version = version * 10 + (uint64_t)(*label - '0');
+    for (; *text; text++)
+        version = version * 10 + (uint64_t)(*text - '0');
     return version;
+}
+
+/* The version of the label's stream that TEXT names. */
+static uint64_t version_in(const dw_engine_label *label, const char *text)
+{
+    const size_t n = strlen(label->stream);
+    return n > 0 && strncmp(text, label->stream, n) == 0 && text[n] == ':'
+               ? read_number(text + n + 1)
+               : DW_NO_VERSION;
 }
 
 void dw_engine_label_found(dw_engine_label *label, const char *text)
 {
     label->unsure = false;
-    label->version = dw_engine_label_version(text);
+    label->version = version_in(label, text);
     if (label->owed && strcmp(text, NO_LABEL) == 0)
         return; /* TEXT is what it had before */
     label->owed = false;
     snprintf(label->text, sizeof label->text, "%s", text);
 }
 
-void dw_engine_label_updated(dw_engine_label *label, uint64_t version, dw_status status,
-                             bool whole)
+void dw_engine_label_updated(dw_engine_label *label, const dw_engine_update *update,
+                             dw_status status, bool whole)
 {
     if (status == DW_OK) {
-        *label = (dw_engine_label){.version = version};
-        snprintf(label->text, sizeof label->text, "%" PRIu64, version);
+        *label = (dw_engine_label){.version = update->version};
+        snprintf(label->stream, sizeof label->stream, "%s",
+                 update->stream ? update->stream : "");
+        dw_engine_label_write(label->text, update);
     } else if (whole) {
         label->unsure = true;
     } else {
@@ -380,7 +396,7 @@ dw_status dw_engine_restore_label(dw_engine_http *http, dw_engine_label *label,
     if (status != DW_OK && status != DW_UNSUPPORTED)
         return status;
     label->owed = label->unsure = false;
-    label->version = dw_engine_label_version(label->text);
+    label->version = version_in(label, label->text);
     return DW_OK;
 }
 
@@ -389,9 +405,11 @@ dw_status dw_engine_check_whole(dw_engine_http *http, const char *name, bool *wh
                                 const dw_engine_update *update, dw_error *err)
 {
     const bool is_known = !label->unsure && !label->owed && is_named(label);
+    char wanted[DW_LABEL_SIZE] = "";
+    if (update && update->version != DW_NO_VERSION)
+        dw_engine_label_write(wanted, update);
     if (!*whole && is_known)
-        *whole = (update && update->version != DW_NO_VERSION &&
-                  label->version == update->version) ||
+        *whole = strcmp(label->text, wanted) == 0 ||
                  /* an older engine may still say what it was before an update */
                  set_label(http, label->text, NULL) == DW_OK;
     if (*whole)

@@ -53,19 +53,20 @@ dw_status dw_engine_nonsense(const dw_engine_http *http,
 /* The string NAME of OBJECT, or NULL. */
 const char *dw_engine_text(const json_t *object, const char *name);
 
-/* The version that an engine's label names: a decimal number. DW_NO_VERSION for any other
- * label. */
-uint64_t dw_engine_label_version(const char *label);
+enum { DW_LABEL_SIZE = 64, DW_STREAM_SIZE = 33 };
 
-/* The label of an engine's weights. It outlives the process that set it. From the first
- * store of an update on the weights are not those of the label, whichever version it
- * names. So an update takes it away: until the end the engine says `none`, and an engine
- * with any other label is whole. */
+/* The label of an engine's weights, STREAM:VERSION. It outlives the process that set it,
+ * and any program can set it: so no version is believed before this process has brought
+ * the engine to one of the same stream. From the first store of an update on the weights
+ * are not those of the label, whichever version it names. So an update takes it away:
+ * until the end the engine says `none`, and an engine with any other label is whole. */
 typedef struct dw_engine_label {
-    uint64_t version; /* when the engine was last asked or updated; or DW_NO_VERSION */
-    bool unsure;      /* it was not asked yet, or an update has failed since */
-    char text[64];    /* that names VERSION, or DW_FIRST_LABEL; empty: not known */
-    bool owed;        /* an update took TEXT away, or may have, and touched no weights */
+    uint64_t version; /* when the engine was last asked or updated; DW_NO_VERSION: none
+                         that can be believed */
+    char stream[DW_STREAM_SIZE]; /* of the last update that succeeded; empty: none has */
+    bool unsure;                 /* it was not asked yet, or an update has failed since */
+    char text[DW_LABEL_SIZE];    /* what the engine says; empty: not known */
+    bool owed; /* an update took TEXT away, or may have, and touched no weights */
 } dw_engine_label;
 
 #define DW_FIRST_LABEL   "default" /* of an engine that took no update over */
@@ -74,9 +75,12 @@ typedef struct dw_engine_label {
 /* Notes TEXT, which the engine reports. */
 void dw_engine_label_found(dw_engine_label *label, const char *text);
 
-/* Notes what an update to VERSION, which ended with STATUS, made of the label. */
-void dw_engine_label_updated(dw_engine_label *label, uint64_t version, dw_status status,
-                             bool whole);
+/* The label of UPDATE's version. */
+void dw_engine_label_write(char out[DW_LABEL_SIZE], const dw_engine_update *update);
+
+/* Notes what UPDATE, which ended with STATUS, made of the label. */
+void dw_engine_label_updated(dw_engine_label *label, const dw_engine_update *update,
+                             dw_status status, bool whole);
 
 /* Takes the label away before an update, unless the engine is known to say `none`. An
  * engine that cannot do this keeps its label. */

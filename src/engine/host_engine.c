@@ -133,9 +133,7 @@ static bool took_long(uint64_t sent)
 static void is_gone(dw_host_engine *e)
 {
     take_event(e, GONE);
-    if (e->answered) /* else it has not started yet, and will load the directory as
-                        assumed */
-        e->believed = DW_NO_VERSION;
+    e->believed = DW_NO_VERSION;
     e->n_failed = 0;
     e->try_at = 0;
     set_version(e, DW_NO_VERSION);
@@ -240,7 +238,7 @@ void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)
 {
     if (e->state == DW_HOST_NEW)
         take_event(e, UNANSWERED); /* another process may have paused it */
-    if (e->believed != DW_NO_VERSION || !dw_engine_can_probe(e->engine))
+    if (!dw_engine_can_probe(e->engine))
         e->believed = update->version;
     dw_host_engine_resume(e, update);
     if (e->state != DW_HOST_RUNNING || !dw_host_engine_serves(e, update->version))

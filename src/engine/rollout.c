@@ -204,9 +204,6 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
         r->recovering = false;
     else if (follow.into && r->n_engines > 0 && !serve_recovered(r, &follow))
         serve_what_is_there(r, &follow, pending);
-    if (status == DW_OK && r->options.engines_loaded && !pending)
-        for (size_t i = 0; i < r->n_engines; i++)
-            r->engines[i].believed = dw_follower_version(r->follower);
     if (status == DW_OK)
         *out = r;
     else

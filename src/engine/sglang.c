@@ -8,7 +8,6 @@
  */
 #include "engine/engine.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -173,13 +172,15 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
         status = dw_engine_drop_label(&g->http, &g->label, err);
     if (status != DW_OK)
         return status;
+    char label[DW_LABEL_SIZE];
+    dw_engine_label_write(label, update);
     dw_writer json = {0};
     dw_write_text(&json, "{\"model_path\":");
     dw_write_json_string(&json, update->dir);
     dw_write_format(&json,
-                    ",\"weight_version\":\"%" PRIu64 "\",\"flush_cache\":true,"
+                    ",\"weight_version\":\"%s\",\"flush_cache\":true,"
                     "\"abort_all_requests\":false}",
-                    update->version);
+                    label);
     dw_write_u8(&json, 0);
     int http_status = 0;
     status = json.failed ? dw_fail_memory(err, g->http.url)
@@ -190,7 +191,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
     bool untouched =
         !tried || http_status == 401 || http_status == 403 || http_status == 404;
     g->whole = status == DW_OK || (untouched && g->whole);
-    dw_engine_label_updated(&g->label, update->version, status, g->whole);
+    dw_engine_label_updated(&g->label, update, status, g->whole);
     *whole = g->whole;
     return status;
 }

@@ -103,7 +103,7 @@ static dw_status explain_missing(vllm *v, const char *version, dw_error *err)
 static dw_status probe(void *self, dw_engine_info *out, dw_error *err)
 {
     vllm *v = self;
-    char version[64] = "", label[64] = "";
+    char version[64] = "", label[DW_LABEL_SIZE] = "";
     int http_status;
     dw_status status =
         ask_text(v, "/version", "version", version, sizeof version, &http_status, err);
@@ -280,18 +280,19 @@ static dw_status transfer(vllm *v, const dw_engine_update *update, dw_error *err
     v->whole = false;
     dw_status status = post(v, "/update_weights", (const char *)json.bytes, &answer, err);
     dw_writer_release(&json);
-    /* the server itself refused, before any worker was involved */
+    /* the server itself refused, before any worker was involved, or the worker did */
     if (answer.status == 400 || answer.status == 401 || answer.status == 403 ||
-        answer.status == 404)
+        answer.status == 404 || strstr(answer.words, "nothing was stored"))
         v->whole = was_whole;
     return status;
 }
 
 static dw_status finish(vllm *v, const dw_engine_update *update, dw_error *err)
 {
-    char json[64];
+    char label[DW_LABEL_SIZE], json[2 * DW_LABEL_SIZE];
     dw_engine_answer answer;
-    snprintf(json, sizeof json, "{\"weight_version\":\"%" PRIu64 "\"}", update->version);
+    dw_engine_label_write(label, update);
+    snprintf(json, sizeof json, "{\"weight_version\":\"%s\"}", label);
     return post(v, "/finish_weight_update", json, &answer, err);
 }
 
@@ -317,7 +318,7 @@ static dw_status apply(void *self, const dw_engine_update *update, bool *whole,
         status = finish(v, update, err);
     if (status == DW_OK)
         v->whole = true;
-    dw_engine_label_updated(&v->label, update->version, status, v->whole);
+    dw_engine_label_updated(&v->label, update, status, v->whole);
     *whole = v->whole;
     return status;
 }

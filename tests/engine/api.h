@@ -42,10 +42,12 @@ void say(reply *reply, unsigned status, const char *format, ...)
 /* Notes an update: `p` for a patch, `s` for a snapshot. */
 void note_update(char kind);
 
-/* "7", "default" before the first update, or "none" if it was taken away. Returns OUT. */
-const char *version_label(char out[32]);
+enum { LABEL_SIZE = 64 };
 
-/* The number in decimal digits; false for anything else. */
-bool parse_label(const json_t *label, uint64_t *version);
+/* "STREAM:7", "default" before the first update, or "none" if it was taken away. */
+const char *version_label(void);
+
+/* Keeps the label and reads its version; false if it is none. */
+bool take_label(const json_t *label, uint64_t *version);
 
 #endif

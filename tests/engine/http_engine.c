@@ -54,23 +54,26 @@ void say(reply *r, unsigned status, const char *format, ...)
     r->status = status;
 }
 
-const char *version_label(char out[32])
+static char last_label[LABEL_SIZE]; /* of the one thread that answers */
+
+const char *version_label(void)
 {
     bool is_taken;
     uint64_t version = weights_label(&is_taken);
     if (version == DW_NO_VERSION)
-        return strcpy(out, is_taken ? "none" : "default");
-    snprintf(out, 32, "%" PRIu64, version);
-    return out;
+        return is_taken ? "none" : "default";
+    return last_label;
 }
 
-bool parse_label(const json_t *label, uint64_t *version)
+bool take_label(const json_t *label, uint64_t *version)
 {
     const char *text = json_string_value(label);
     char *end = NULL;
-    if (!text || !*text)
+    if (!text || strspn(text, "0123456789abcdef") != 32 || text[32] != ':' ||
+        strlen(text) >= LABEL_SIZE || text[33] < '0' || text[33] > '9')
         return false;
-    *version = strtoull(text, &end, 10);
+    *version = strtoull(text + 33, &end, 10);
+    strcpy(last_label, text);
     return *end == '\0';
 }
 
@@ -85,7 +88,7 @@ void answer_update_label(const request *q, reply *r)
     }
     if (text && strcmp(text, "none") == 0)
         weights_drop_version();
-    else if (text && (strcmp(text, "default") == 0 || parse_label(label, &version)))
+    else if (text && (strcmp(text, "default") == 0 || take_label(label, &version)))
         weights_restore_version(version);
     else
         engine_fault("a label that no agent gives");

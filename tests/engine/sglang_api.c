@@ -11,9 +11,7 @@
 static void answer_model_info(const request *q, reply *r)
 {
     (void)q;
-    char label[32];
-    say(r, 200, "{\"model_path\":\"test\",\"weight_version\":\"%s\"}",
-        version_label(label));
+    say(r, 200, "{\"model_path\":\"test\",\"weight_version\":\"%s\"}", version_label());
 }
 
 static void answer_server_info(const request *q, reply *r)
@@ -50,7 +48,7 @@ static void answer_update(const request *q, reply *r)
     const char *dir = json_string_value(json_object_get(q->body, "model_path"));
     uint64_t version;
     char why[WHY_SIZE] = "an accident";
-    if (!dir || !parse_label(json_object_get(q->body, "weight_version"), &version)) {
+    if (!dir || !take_label(json_object_get(q->body, "weight_version"), &version)) {
         say(r, 400, "{\"object\":\"error\",\"message\":\"bad body\",\"code\":400}");
         return;
     }

@@ -39,8 +39,7 @@ static void answer_version(const request *q, reply *r)
 static void answer_weight_info(const request *q, reply *r)
 {
     (void)q;
-    char label[32];
-    say(r, 200, "{\"weight_version\":\"%s\"}", version_label(label));
+    say(r, 200, "{\"weight_version\":\"%s\"}", version_label());
 }
 
 static void answer_is_paused(const request *q, reply *r)
@@ -144,8 +143,8 @@ static void answer_finish(const request *q, reply *r)
 {
     json_t *label = json_object_get(q->body, "weight_version");
     uint64_t version = 0;
-    if (label && !json_is_null(label) && !parse_label(label, &version)) {
-        say_error(r, 400, "weight_version must be a string");
+    if (label && !json_is_null(label) && !take_label(label, &version)) {
+        say_error(r, 400, "weight_version must be STREAM:VERSION");
         return;
     }
     if (!in_session) {

@@ -34,9 +34,12 @@ def shapes():
 class Model(torch.nn.Module):
     """The share of RANK of two."""
 
-    def __init__(self, rank, device, doubled=False):
+    packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"],
+                              "gate_up_proj": ["gate_proj", "up_proj"]}
+
+    def __init__(self, rank, device, doubled=False, tied=False):
         super().__init__()
-        self.rank, self.doubled = rank, doubled
+        self.rank, self.doubled, self.tied = rank, doubled, tied
         n = 2
 
         def add(name, *shape):
@@ -52,7 +55,11 @@ class Model(torch.nn.Module):
             module.register_parameter(parts[-1], torch.nn.Parameter(weight, False))
 
         add("model.embed_tokens.weight", PADDED // n, HIDDEN)
-        add("lm_head.weight", PADDED // n, HIDDEN)
+        if tied:
+            self.lm_head = torch.nn.Module()
+            self.lm_head.weight = self.model.embed_tokens.weight
+        else:
+            add("lm_head.weight", PADDED // n, HIDDEN)
         add("model.norm.weight", HIDDEN)
         for i in range(LAYERS):
             at = f"model.layers.{i}"
@@ -72,6 +79,8 @@ class Model(torch.nn.Module):
         parameters = dict(self.named_parameters())
         loaded = set()
         for name, weight in weights:
+            if self.tied and name == "lm_head.weight":
+                continue  # vLLM loads one name of a memory
             head, _, last = name.rpartition(".")
             head, _, part = head.rpartition(".")
             half = INNER // 2

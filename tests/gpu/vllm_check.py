@@ -41,12 +41,15 @@ def wait_until(check):
 class Run:
     """A stream, and the directory of an agent."""
 
-    def __init__(self, where):
+    def __init__(self, where, lacks=(), tied=False, seed=3):
         self.where, self.url = where, f"file://{where}/run"
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         self.live = {name: (torch.randn(shape) * 0.3).to(torch.bfloat16)
-                     for name, shape in stand_in.shapes().items()}
+                     for name, shape in stand_in.shapes().items() if name not in lacks}
+        if tied:
+            self.live["lm_head.weight"] = self.live["model.embed_tokens.weight"].clone()
         self.publisher = dw.Publisher(self.url, self.live, baseline_dir=where / "baseline")
+        self.id = self.publisher.stream_id
         self.dir = where / "dir"
         self.follower = dw.Follower(self.url, into=self.dir, report=False)
         self.follower.sync()
@@ -60,17 +63,17 @@ class Run:
         self.publisher.wait(self.publisher.publish())
 
     def update(self):
-        start, state = self.follower.version, self.follower.state
+        start = self.follower.version
         self.follower.prepare()
         update = backend.UpdateInfo(
-            kind="patch", from_version=start, version=self.follower.staged,
+            kind="patch", stream=self.id, from_version=start, version=self.follower.staged,
             dir=str(self.dir), patch=self.follower.staged_path)
         self.follower.apply()
         return update
 
     def snapshot(self):
-        return backend.UpdateInfo(kind="snapshot", version=self.follower.version,
-                                  state=self.follower.state, dir=str(self.dir))
+        return backend.UpdateInfo(kind="snapshot", stream=self.id, dir=str(self.dir),
+                                  version=self.follower.version, state=self.follower.state)
 
     def close(self):
         self.follower.close()
@@ -143,6 +146,7 @@ class Check(unittest.TestCase):
         for engine in engines:
             engine.check(run)  # learning has changed nothing
             self.assertEqual(engine.backend._weights.reasons, {})
+            engine.update(run.snapshot())
         for share in (0.02, 0.5):
             run.publish(share)
             run.follower.stage()
@@ -159,6 +163,7 @@ class Check(unittest.TestCase):
     def test_other_weights_take_no_patch(self):
         run = self.run_
         engine = self.engine(1)
+        engine.update(run.snapshot())
         run.publish(0.5)
         run.follower.stage()
         weight = engine.model.model.layers.get_submodule("1").moe.experts.w13_weight
@@ -202,6 +207,132 @@ class Check(unittest.TestCase):
         run.follower.stage()
         engine.update(run.update())
         engine.check(run)
+
+    def other_run(self, **options):
+        where = pathlib.Path(tempfile.mkdtemp(dir=self.run_.where))
+        run = Run(where, **options)
+        self.addCleanup(run.close)
+        return run
+
+    def loads(self, engine):
+        """Counts the whole loads from now on."""
+        loads, load = [], engine.backend._weights.load
+        engine.backend._weights.load = lambda *args: (loads.append(args), load(*args))
+        return loads
+
+    def test_a_first_contact_compares(self):
+        run = self.run_
+        engine = self.engine(0)
+        loads = self.loads(engine)
+        engine.update(run.snapshot())  # it was started from the directory
+        engine.update(run.snapshot())  # another agent
+        self.assertEqual(loads, [])
+        with torch.no_grad():
+            engine.model.model.norm.weight.view(torch.int16)[3] ^= 1
+        engine.update(run.snapshot())
+        self.assertEqual(len(loads), 1)
+        engine.check(run)
+
+    def test_nothing_is_patched_before_it_is_proven(self):
+        run = self.run_
+        engine = self.engine(0)
+        run.publish()
+        run.follower.stage()
+        with self.assertRaisesRegex(ValueError, "the weights are not known"):
+            engine.update(run.update())
+        run.follower.finish()
+        engine.update(run.snapshot())
+        engine.check(run)
+
+    def test_a_patch_of_another_stream(self):
+        run, other = self.run_, self.other_run(seed=4)
+        engine = self.engine(0)
+        engine.update(run.snapshot())
+        other.publish()
+        other.follower.stage()
+        with self.assertRaisesRegex(ValueError, "version 0 of another stream"):
+            engine.update(other.update())
+        engine.check(run)
+        other.follower.finish()
+        engine.update(other.snapshot())
+        engine.check(other)
+
+    def test_a_version_that_lacks_tensors(self):
+        run = self.run_
+        lacks = ["model.norm.weight", "lm_head.weight", "model.layers.1.mlp.down_proj.weight",
+                 "model.layers.0.mlp.gate_proj.weight",
+                 "model.layers.0.moe.experts.3.up_proj.weight"]
+        for name in lacks:
+            engine = self.engine(0)
+            engine.backend.parallel_config.world_size = 1
+            engine.update(run.snapshot())
+            other = self.other_run(lacks=[name], seed=4)
+            with self.assertRaisesRegex(
+                    RuntimeError, f"nothing was stored: the version has no {name}, "):
+                engine.update(other.snapshot())
+            engine.check(run)
+        run.publish()  # it goes on where it was
+        run.follower.stage()
+        engine.update(run.update())
+        engine.check(run)
+
+    def test_tensors_that_are_named_to_stay(self):
+        run = self.run_
+        engine = self.engine(0)
+        engine.backend.vllm_config.additional_config = {"deltawire": {"keep": ["lm_*"]}}
+        lacking, other = self.other_run(lacks=["lm_head.weight"]), self.other_run(seed=4)
+        engine.update(run.snapshot())
+        before = bits(engine.model.lm_head.weight)
+        engine.update(lacking.snapshot())
+        self.assertTrue(torch.equal(bits(engine.model.lm_head.weight), before))
+        lacking.publish()
+        lacking.follower.stage()
+        engine.update(lacking.update())
+        self.assertTrue(torch.equal(bits(engine.model.lm_head.weight), before))
+        engine.update(other.snapshot())  # sets it
+        with self.assertRaisesRegex(RuntimeError, "the version has no lm_head.weight, "):
+            engine.update(lacking.snapshot())
+        engine.check(other)
+
+    def test_a_first_version_that_lacks_tensors(self):
+        """An engine that was started without weights."""
+        for name in ("model.norm.weight", "model.layers.0.self_attn.k_proj.weight"):
+            other = self.other_run(lacks=[name])
+            config = stand_in.config(self.run_.dir, 0)
+            config.load_config.load_format = "dummy"
+            made = backend.DeltawireEngine(None, config, torch.device(DEVICE),
+                                           stand_in.Model(0, DEVICE))
+            self.addCleanup(made.shutdown)
+            with self.assertRaisesRegex(RuntimeError, f"the version has no {name}, "):
+                made.receive_weights(other.snapshot())
+            made.receive_weights(self.run_.snapshot())
+
+    def test_one_memory_for_two_tensors(self):
+        run = self.run_ = self.other_run(tied=True)
+        engine = self.engine(0, tied=True)
+        engine.update(run.snapshot())
+        embedding, head = run.live["model.embed_tokens.weight"], run.live["lm_head.weight"]
+        for is_equal in (True, False):
+            embedding[5] += 1
+            head[5] += 1
+            head[6, 7] += 0 if is_equal else 1
+            run.publisher.wait(run.publisher.publish())
+            run.follower.stage()
+            update = run.update()
+            if is_equal:
+                engine.update(update)
+                engine.check(run)
+            else:
+                before = [bits(p) for p in engine.model.parameters()]
+                for _ in range(2):  # the patch, then all
+                    with self.assertRaisesRegex(
+                            RuntimeError, "lm_head.weight and model.embed_tokens.weight are "
+                            "one memory in this engine, and differ"):
+                        engine.update(update)
+                    update = run.snapshot()
+                for is_, was in zip(engine.model.parameters(), before):
+                    self.assertTrue(torch.equal(bits(is_), was))
+            run.follower.finish()
 
     @unittest.skipUnless(ON_GPU, "memory of a GPU")
     def test_learning_takes_no_memory_of_the_device(self):

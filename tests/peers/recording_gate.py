@@ -6,6 +6,8 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from vllm_server import version_of
+
 
 class Gate:
     def __init__(self, port):
@@ -48,7 +50,8 @@ class Gate:
             connection.close()
         if answer.status == 200:
             [choice] = json.loads(text)["choices"]
-            spans = [[s["version"], s["start"], s["end"]] for s in choice["weight_versions"]]
+            spans = [[version_of(s["version"]), s["start"], s["end"]]
+                     for s in choice["weight_versions"]]
             logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
             self.answers.append((choice["token_ids"], logprobs, spans))
         return answer.status, text

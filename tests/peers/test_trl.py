@@ -258,16 +258,17 @@ def test_numbers_of_versions():
     # a stream that others wrote to between the syncs 2 and 3, and a run that began at 2
     versions.value = 1
     for number, version in ((2, 10), (3, 15), (4, 16)):
-        versions.note(number, version)
+        versions.note(number, version, "ab" * 16)
         versions.value = number
     numbers = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
     # older than all: as far back as it is; newer than all: the current sync
     assert numbers == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
     for number in range(5, versions.N + 10):
-        versions.note(number, number + 12)
+        versions.note(number, number + 12, "ab" * 16)
         versions.value = number
     assert versions.number_of(number + 12 - 100) == number - 100
     assert versions.number_of(16) == 4  # forgotten, but still counted back correctly
+    assert versions.stream == "ab" * 16
 
 
 # ---- the transfer by itself, over a server of that run ----------------------------------

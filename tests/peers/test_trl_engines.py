@@ -4,6 +4,7 @@ import asyncio
 import collections
 import http.server
 import json
+import multiprocessing
 import socket
 import subprocess
 import threading
@@ -15,6 +16,8 @@ import deltawire
 from deltawire._engines import Engine, EngineError
 from trl_world import DELTAWIRE
 from vllm_server import wait_until
+
+STREAM = "ab" * 16
 
 
 class Server:
@@ -72,9 +75,9 @@ def test_an_engine_whose_weights_may_be_a_mix_stays_paused(server):
         server.fails.update(fails)
         if fails:
             with pytest.raises(EngineError):
-                engine.update(1, 60)
+                engine.update(STREAM, 1, 60)
         else:
-            engine.update(1, 60)
+            engine.update(STREAM, 1, 60)
         return "/resume" in server.asked
 
     assert update(["/start_weight_update"])  # nothing was touched
@@ -162,13 +165,15 @@ def worker():
     return _trl_worker
 
 
-def token(version):
+def token(label):
     return {"token_ids": [7], "logprobs": {"content": [{"logprob": -1.0}]},
-            "weight_versions": [{"version": version}]}
+            "weight_versions": [{"version": label}]}
 
 
 @pytest.mark.parametrize("choice, message", [
     (token("default"), "calls its weights 'default', which is no version"),
+    (token("3"), "calls its weights '3', which is no version of the stream abab"),
+    (token("cd" * 16 + ":3"), "which is no version of the stream abab"),
     ({"token_ids": [], "weight_versions": []}, "answers with no token"),
 ])
 def test_servers_that_never_have_a_version_end_the_wait(
@@ -181,6 +186,8 @@ def test_servers_that_never_have_a_version_end_the_wait(
     loop = object.__new__(worker._Loop)  # without TRL's datasets and tokenizers
     loop._servers = [worker._Server(f"http://127.0.0.1:{server.port}")]
     loop._counters = collections.Counter()
+    loop._model_version_value = worker._Versions(multiprocessing)
+    loop._model_version_value.note(1, 0, STREAM)
     loop.request_timeout, loop.max_tokens, loop.temperature, loop.top_p = 60, 4, 1.0, 1.0
     loop.top_k, loop.min_p, loop.repetition_penalty = -1, None, 1.0
 
@@ -192,5 +199,5 @@ def test_servers_that_never_have_a_version_end_the_wait(
     with pytest.raises(RuntimeError, match=message):
         asyncio.run(generate())
     assert loop._counters["rollout/unlabelled_total"] >= 1
-    server.answers[worker.GENERATE] = {"choices": [token("3")]}
+    server.answers[worker.GENERATE] = {"choices": [token(f"{STREAM}:3")]}
     assert asyncio.run(generate()) == ([7], [-1.0])

@@ -62,6 +62,10 @@ def make_checkpoints(where):
     return paths
 
 
+def versions_of(answer):
+    return [vllm_server.version_of(span["version"]) for span in answer["weight_versions"]]
+
+
 class World:
     """A stream, a directory that follows it, and the server on that directory."""
 
@@ -190,7 +194,7 @@ def test_requests_outlive_an_update(world):
             thread.join()
     assert {a["finish_reason"] for a in answers} == {"length"}
     assert all(len(a["token_ids"]) == MAX_ANSWER for a in answers)
-    spans = [[s["version"] for s in a["weight_versions"]] for a in answers]
+    spans = [versions_of(a) for a in answers]
     assert [str(world.newest - 1), str(world.newest)] in spans
     world.reaches_newest()
 
@@ -219,7 +223,7 @@ def test_a_driver_killed_amid_an_update_leaves_it_to_the_next(world):
     wait_until(lambda: world.follow_log.stat().st_size > size, "the engine is met")
     hold.unlink()
     asking.join()
-    assert [s["version"] for s in answers[0]["weight_versions"]] == [str(world.newest)]
+    assert versions_of(answers[0]) == [str(world.newest)]
     world.reaches_newest()
 
 

@@ -35,7 +35,7 @@ def patched(world):
     run.follower.finish()
     engine.update(run.snapshot())  # repairs it
     assert engine.backend._weights.compare(deltawire.Checkpoint(run.where / "dir")) == {}
-    assert engine.backend._version == run.follower.version
+    assert engine.backend._holds.version == run.follower.version
 
 
 def layers(engine):
@@ -139,7 +139,7 @@ def test_scales_of_another_type_are_loaded_anew(patched, tmp_path):
         engine.update(snapshot | {"version": 1, "state": follower.state})
         assert engine.serves() == patched_tokens
     engine.backend._weights = learnt
-    engine.backend._version = None
+    engine.backend._holds = type(engine.backend._holds)()
 
 
 def test_a_layout_that_is_not_known_is_refused_by_name(world, monkeypatch):

@@ -189,7 +189,7 @@ class Engine:
             info["url"], dir=str(self.where / f"dir-{self.n_starts}"), id=info["id"],
             interval=0.02)
 
-    def update(self, version, timeout):
+    def update(self, stream, version, timeout):
         if self.source is None:
             raise EngineError("POST /update_weights: status 500: an update that names no "
                               "directory needs the stream's url")

@@ -304,7 +304,7 @@ def patched(world):
     engine.update(run.snapshot())  # repairs it
     wanted = deltawire.Checkpoint(run.paths[run.which])
     assert engine.backend._weights.compare(wanted) == {}
-    assert engine.backend._version == run.follower.version
+    assert engine.backend._holds.version == run.follower.version
 
 
 def parameters(engine):
@@ -344,10 +344,10 @@ def test_weights_that_are_not_what_they_were_take_no_patch(patched):
 
 def test_another_digest_than_the_versions_is_refused(patched):
     run, engine, update = patched
-    engine.backend._state = "0123456789abcdef"
+    engine.backend._holds = engine.backend._holds._replace(state="0123456789abcdef")
     with pytest.raises(Exception, match="digest"):
         engine.update(update)
-    assert engine.backend._version is None
+    assert engine.backend._holds.version is None
 
 
 def test_a_sweep_finds_what_no_patch_touches(patched):
@@ -382,21 +382,19 @@ def test_another_stream_with_the_same_numbers_is_loaded_whole(patched):
     engine.call("shutdown_weight_transfer_engine")
 
 
-def test_an_engine_that_is_not_what_its_directory_holds_takes_no_patch(patched):
+def test_an_engine_takes_no_patch_before_it_was_compared(patched):
     run, engine, update = patched
     backend, path = engine.backend, engine.backend.model_config.model
     learnt = backend._weights
     backend.model_config.model = str(run.paths[1 - run.which])  # as before the patch
     try:
-        for other, message in ((0, None), (1, "not known")):
+        for other in (0, 1):
             parameters(engine)["model.norm.weight"].data[5] += other
-            backend._version, backend._touched = None, False
+            backend._holds = type(backend._holds)()
             backend._learn_at_start()
-            if message:
-                with pytest.raises(Exception, match=message):
-                    engine.update(update)
-            else:
-                backend._check_fits(backend.update_info_cls(**update))
+            assert backend._is_fresh == (other == 0)
+            with pytest.raises(Exception, match="not known"):
+                engine.update(update)
     finally:
         backend._weights, backend.model_config.model = learnt, path
 

@@ -52,6 +52,11 @@ def free_port():
     return int(subprocess.check_output([sys.executable, script]))
 
 
+def version_of(label):
+    """The number of a label STREAM:NUMBER; other labels as they are."""
+    return label.rpartition(":")[2]
+
+
 class Server:
     def __init__(self, directory, plugin, log, backend="watched"):
         self.directory, self.plugin, self.backend = directory, plugin, backend
@@ -100,9 +105,9 @@ class Server:
         return json.loads(text) if text else None
 
     def label(self):
-        """The version that it reports, or None while it does not answer."""
+        """The version that it reports, without its stream, or None while it does not answer."""
         try:
-            return self.call("GET", "/weight_info")["weight_version"]
+            return version_of(self.call("GET", "/weight_info")["weight_version"])
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
 

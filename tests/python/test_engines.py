@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from deltawire._engines import Engine, EngineError
+from deltawire._engines import Engine, EngineError, Wait, label_of
 
+STREAM = "ab" * 16
 GOOD = {
     "/is_paused": {"is_paused": False},
     "/pause": {"status": "paused"},
@@ -15,7 +16,7 @@ GOOD = {
     "/update_weights": {"message": "Weights updated"},
     "/finish_weight_update": {"message": "Weight update finished"},
     "/resume": {"status": "resumed"},
-    "/weight_info": {"weight_version": "7"},
+    "/weight_info": {"weight_version": f"{STREAM}:7"},
 }
 
 
@@ -74,13 +75,13 @@ def test_a_redirect_gets_no_token(servers, code):
     with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
         Engine(engine.url, "secret").label()
     with pytest.raises(EngineError, match=f"status {code}.*redirects are not followed"):
-        Engine(engine.url, "secret").update(1, 60)
+        Engine(engine.url, "secret").update(STREAM, 1, 60)
     assert engine.requests == [("/weight_info", "Bearer secret"), ("/is_paused", "Bearer secret")]
     assert other.requests == []
 
 
 def test_an_update(servers):
-    Engine(servers[0].url).update(1, 60)
+    Engine(servers[0].url).update(STREAM, 1, 60)
     assert servers[0].paths() == ["/is_paused", "/pause", "/start_weight_update",
                                   "/update_weight_version", "/update_weights",
                                   "/finish_weight_update", "/resume"]
@@ -93,10 +94,10 @@ def test_an_engine_that_was_found_paused_serves_only_after_an_update(servers):
     server.answers["/start_weight_update"] = b"{}"
     engine = Engine(server.url)
     with pytest.raises(EngineError, match="is this vLLM"):
-        engine.update(1, 60)
+        engine.update(STREAM, 1, 60)
     assert "/resume" not in server.paths()
     del server.answers["/start_weight_update"]
-    engine.update(1, 60)
+    engine.update(STREAM, 1, 60)
     assert server.paths()[-1] == "/resume" and not engine.is_mixed
 
 
@@ -109,6 +110,15 @@ def test_a_200_that_says_something_else_is_no_success(servers, path, body):
     servers[0].answers[path] = body
     engine = Engine(servers[0].url)
     with pytest.raises(EngineError, match="is this vLLM"):
-        engine.update(1, 60)
+        engine.update(STREAM, 1, 60)
     assert engine.is_mixed
     assert "/resume" not in servers[0].paths()
+
+
+def test_a_version_of_another_stream_is_not_the_one_that_is_waited_for(servers):
+    engine = Engine(servers[0].url)
+    for label in (label_of("cd" * 16, 7), label_of(STREAM, 6), "7"):
+        wait = Wait(engine, label, None)
+        assert not wait.done()
+        assert wait.status == f"serves version 7 of the stream {STREAM}"
+    assert Wait(engine, label_of(STREAM, 7), None).done()

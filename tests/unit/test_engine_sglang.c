@@ -9,7 +9,8 @@
 #include "deltawire/deltawire.h"
 #include "unit/engine_script.h"
 
-#define INFO     REPLY("200 OK", "{\"model_path\":\"/m\",\"weight_version\":\"7\"}")
+#define LABEL    "0123456789abcdef0123456789abcdef:7" /* of a_patch */
+#define INFO     REPLY("200 OK", "{\"model_path\":\"/m\",\"weight_version\":\"" LABEL "\"}")
 #define SERVER   REPLY("200 OK", "{\"version\":\"0.5.23\",\"weight_version\":\"old\"}")
 #define OK_REPLY REPLY("200 OK", "{\"message\":\"done\",\"status\":\"ok\"}")
 #define UPDATED  REPLY("200 OK", "{\"success\":true,\"message\":\"Succeeded\"}")
@@ -19,13 +20,18 @@ static void test_probe(void **state)
 {
     (void)state;
     scripted_server s;
-    script_start(&s, (const char *const[]){INFO, SERVER, INFO}, 3);
+    const char *replies[] = {INFO,       SERVER,     INFO,    INFO,
+                             UNLABELLED, UNLABELLED, UPDATED, INFO};
+    script_start(&s, replies, sizeof replies / sizeof *replies);
     dw_engine *engine = open_engine("sglang", s.endpoint, "key");
     dw_engine_info info;
     dw_error err = {0};
-    for (unsigned i = 0; i < 2; i++) { /* the software is asked for once */
+    bool whole;
+    for (unsigned i = 0; i < 3; i++) { /* the software is asked for once */
+        if (i == 2)                    /* from now on the label is believed */
+            assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
-        assert_int_equal(info.version, 7);
+        assert_int_equal(info.version, i == 2 ? 7 : DW_NO_VERSION);
         assert_string_equal(info.software, "SGLang 0.5.23");
     }
     assert_string_equal(dw_engine_driver_name(engine), "sglang");
@@ -218,8 +224,9 @@ static void test_calls(void **state)
     assert_string_equal(s.bodies[0], "{\"mode\":\"retract\"}");
     assert_memory_equal(s.requests[2], "POST /update_weights_from_disk HTTP/1.1\r\n", 41);
     assert_string_equal(
-        s.bodies[2], "{\"model_path\":\"/models/a \\\"b\\\"\",\"weight_version\":\"7\","
-                     "\"flush_cache\":true,\"abort_all_requests\":false}");
+        s.bodies[2],
+        "{\"model_path\":\"/models/a \\\"b\\\"\",\"weight_version\":\"" LABEL "\","
+        "\"flush_cache\":true,\"abort_all_requests\":false}");
     assert_memory_equal(s.requests[3], "POST /continue_generation HTTP/1.1\r\n", 36);
     assert_string_equal(s.bodies[3], "{}");
 }
@@ -282,8 +289,8 @@ static void test_label_goes(void **state)
         dw_engine_close(engine);
         script_end(&s);
         /* its label shows that it is whole; then it goes */
-        assert_string_equal(s.bodies[3],
-                            "{\"new_version\":\"7\",\"abort_all_requests\":false}");
+        assert_string_equal(s.bodies[3], "{\"new_version\":\"" LABEL
+                                         "\",\"abort_all_requests\":false}");
         assert_string_equal(s.bodies[4],
                             "{\"new_version\":\"none\",\"abort_all_requests\":false}");
         assert_memory_equal(s.requests[5], "POST /update_weights_from_disk ", 31);

@@ -12,7 +12,8 @@
 #include "unit/engine_script.h"
 
 #define VERSION REPLY("200 OK", "{\"version\":\"0.32.0\"}")
-#define LABEL   REPLY("200 OK", "{\"weight_version\":\"7\"}")
+#define STREAM  "0123456789abcdef0123456789abcdef" /* of a_patch */
+#define LABEL   REPLY("200 OK", "{\"weight_version\":\"" STREAM ":7\"}")
 #define SERVING REPLY("200 OK", "{\"is_paused\":false}")
 #define STOPPED REPLY("200 OK", "{\"is_paused\":true}")
 #define PAUSED  REPLY("200 OK", "{\"status\":\"paused\"}")
@@ -31,31 +32,58 @@ static void test_probe(void **state)
         const char *label;
         uint64_t version;
     } labels[] = {
-        {"{\"weight_version\":\"7\"}", 7},
-        {"{\"weight_version\":\"0\"}", 0},
-        {"{\"weight_version\":\"default\"}", DW_NO_VERSION},
-        {"{\"weight_version\":\"\"}", DW_NO_VERSION},
-        {"{\"weight_version\":\"07\"}", DW_NO_VERSION},
-        {"{\"weight_version\":\"-1\"}", DW_NO_VERSION},
-        {"{\"weight_version\":\"18446744073709551615\"}", DW_NO_VERSION},
-        {"{\"weight_version\":\"9999999999999999999\"}", 9999999999999999999u},
+        {STREAM ":7", 7},
+        {STREAM ":0", 0},
+        {STREAM ":9999999999999999999", 9999999999999999999u},
+        {STREAM ":18446744073709551615", DW_NO_VERSION},
+        {STREAM ":07", DW_NO_VERSION},
+        {STREAM ":-1", DW_NO_VERSION},
+        {STREAM ":", DW_NO_VERSION},
+        {STREAM, DW_NO_VERSION},
+        {"7", DW_NO_VERSION}, /* of which stream? */
+        {":7", DW_NO_VERSION},
+        {"fedcba9876543210fedcba9876543210:7", DW_NO_VERSION},
+        {"default", DW_NO_VERSION},
+        {"", DW_NO_VERSION},
     };
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
         char reply[256];
-        snprintf(reply, sizeof reply, REPLY("200 OK", "%s"), labels[i].label);
+        snprintf(reply, sizeof reply, REPLY("200 OK", "{\"weight_version\":\"%s\"}"),
+                 labels[i].label);
         scripted_server s;
-        script_start(&s, (const char *const[]){VERSION, reply}, 2);
+        script_start(
+            &s,
+            (const char *const[]){UNLABELLED, DONE, STOPPED, DONE, DONE, VERSION, reply},
+            7);
         dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
         dw_engine_info info;
         dw_error err = {0};
+        bool whole;
+        assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(info.version, labels[i].version);
         assert_string_equal(info.software, "vLLM 0.32.0");
         dw_engine_close(engine);
         script_end(&s);
-        assert_memory_equal(s.requests[0], "GET /version HTTP/1.1\r\n", 23);
-        assert_memory_equal(s.requests[1], "GET /weight_info HTTP/1.1\r\n", 27);
+        assert_memory_equal(s.requests[5], "GET /version HTTP/1.1\r\n", 23);
+        assert_memory_equal(s.requests[6], "GET /weight_info HTTP/1.1\r\n", 27);
     }
+}
+
+/* A label outlives the process that set it, and any program can set it. So it is not
+ * believed before this process has brought the engine to a version. */
+static void test_first_contact(void **state)
+{
+    (void)state;
+    scripted_server s;
+    script_start(&s, (const char *const[]){VERSION, LABEL}, 2);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(info.version, DW_NO_VERSION);
+    dw_engine_close(engine);
+    script_end(&s);
 }
 
 static void check_probe_fails(const char *const *replies, unsigned n, dw_status code,
@@ -122,7 +150,7 @@ static void test_pause_resume(void **state)
 /* Opens an engine that is found paused with LABEL, and asks for its label. */
 static dw_engine *find_paused(scripted_server *s, const char *label, const char *then[2])
 {
-    static char info[128];
+    static char info[192];
     snprintf(info, sizeof info, REPLY("200 OK", "{\"weight_version\":\"%s\"}"), label);
     script_start(
         s,
@@ -152,11 +180,12 @@ static void test_found_paused(void **state)
     } cases[] = {
         {"none", {NULL, NULL}, true, DW_CONFLICT},
         {"none", {NULL, NULL}, false, DW_CONFLICT},
-        {"7", {RESUMED, NULL}, true, DW_OK},
-        {"7", {UNLABELLED, RESUMED}, false, DW_OK},
-        {"7", {MISSING, NULL}, false, DW_CONFLICT},
-        {"6", {UNLABELLED, RESUMED}, true, DW_OK},
-        {"6", {MISSING, NULL}, true, DW_CONFLICT},
+        {STREAM ":7", {RESUMED, NULL}, true, DW_OK},
+        {STREAM ":7", {UNLABELLED, RESUMED}, false, DW_OK},
+        {STREAM ":7", {MISSING, NULL}, false, DW_CONFLICT},
+        {STREAM ":6", {UNLABELLED, RESUMED}, true, DW_OK},
+        {STREAM ":6", {MISSING, NULL}, true, DW_CONFLICT},
+        {"7", {MISSING, NULL}, true, DW_CONFLICT}, /* of another stream, perhaps */
         {"default", {UNLABELLED, RESUMED}, true, DW_OK},
         {"default", {MISSING, NULL}, true, DW_CONFLICT},
     };
@@ -171,7 +200,7 @@ static void test_found_paused(void **state)
         dw_engine_close(engine);
         script_end(&s);
         if (then[1]) { /* the label stays as it is */
-            char body[96];
+            char body[128];
             snprintf(body, sizeof body,
                      "{\"new_version\":\"%s\",\"abort_all_requests\":false}",
                      cases[i].label);
@@ -241,8 +270,8 @@ static void test_label_comes_back(void **state)
         dw_engine_close(engine);
         script_end(&s);
         for (unsigned at = first; at <= first + 4; at += 4)
-            assert_string_equal(s.bodies[at],
-                                "{\"new_version\":\"7\",\"abort_all_requests\":false}");
+            assert_string_equal(s.bodies[at], "{\"new_version\":\"" STREAM
+                                              ":7\",\"abort_all_requests\":false}");
         assert_memory_equal(s.requests[first + 5], "POST /resume ", 13);
     }
 }
@@ -313,7 +342,7 @@ static void test_apply(void **state)
                         "\"state\":\"0000000000abcdef\",\"dir\":\"/models/a \\\"b\\\"\","
                         "\"patch\":\"/models/a \\\"b\\\"/.deltawire/patch\"}}");
     assert_memory_equal(s.requests[4], "POST /finish_weight_update HTTP/1.1\r\n", 37);
-    assert_string_equal(s.bodies[4], "{\"weight_version\":\"7\"}");
+    assert_string_equal(s.bodies[4], "{\"weight_version\":\"" STREAM ":7\"}");
     assert_memory_equal(s.requests[5], "POST /update_weight_version ", 28);
     assert_non_null(strstr(s.bodies[8], "\"kind\":\"snapshot\""));
     assert_non_null(strstr(s.bodies[8], "\"from_version\":null"));
@@ -358,6 +387,34 @@ static void test_label_goes(void **state)
     dw_engine_close(engine);
     script_end(&s);
     assert_memory_equal(s.requests[2], "POST /start_weight_update ", 26);
+}
+
+/* An engine that says that it stored nothing is whole, and is named as before. */
+static void test_nothing_stored(void **state)
+{
+    (void)state;
+    static const char refused[] =
+        REPLY("500 X", "{\"error\":{\"message\":\"Call to collective_rpc method failed: "
+                       "nothing was stored: the version has no lm_head.weight\"}}");
+    const char *replies[] = {VERSION, LABEL,   SERVING, PAUSED, UNLABELLED, DONE,
+                             STOPPED, refused, STOPPED, DONE,   RESUMED};
+    scripted_server s;
+    script_start(&s, replies, sizeof replies / sizeof *replies);
+    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    dw_engine_info info;
+    dw_error err = {0};
+    bool whole = false;
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+    assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
+    assert_true(whole);
+    assert_non_null(strstr(err.text, "the version has no lm_head.weight"));
+    assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_OK);
+    dw_engine_close(engine);
+    script_end(&s);
+    assert_memory_equal(s.requests[9], "POST /update_weight_version ", 28);
+    assert_string_equal(s.bodies[9], "{\"new_version\":\"" STREAM
+                                     ":7\",\"abort_all_requests\":false}");
 }
 
 /* An engine that restarted after the pause is paused again before its update. */
@@ -672,6 +729,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_first_contact),
+        cmocka_unit_test(test_nothing_stored),
         cmocka_unit_test(test_probe_refuses),
         cmocka_unit_test(test_pause_resume),
         cmocka_unit_test(test_found_paused),

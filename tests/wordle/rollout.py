@@ -60,8 +60,9 @@ def stop(process, number=signal.SIGTERM):
 
 
 def wait_for_label(at):
-    newest = str(published[-1])
-    wait_until(f"version {newest}", lambda: at.get("/weight_info")["weight_version"] == newest
+    newest = f":{published[-1]}"
+    wait_until(f"version {newest}",
+               lambda: at.get("/weight_info")["weight_version"].endswith(newest)
                and not at.get("/is_paused")["is_paused"])
 
 

@@ -15,10 +15,7 @@ static void say(web_call *call, const char *member, const char *text)
 
 static void answer_weight_info(const rollout *r, web_call *call)
 {
-    char label[24] = "default";
-    if (r->label != DW_NO_VERSION)
-        snprintf(label, sizeof label, "%" PRIu64, r->label);
-    say(call, "weight_version", label);
+    say(call, "weight_version", r->version != DW_NO_VERSION ? r->label : "default");
 }
 
 static void answer_pause(rollout *r, web_call *call)
@@ -64,8 +61,8 @@ static bool check_update(rollout *r, web_call *call, const json_t *info,
         web_refuse(call, 400, "update_info has no digest, or is of an unknown kind");
         return false;
     }
-    if (is_patch && (!json_is_integer(from) || r->label == DW_NO_VERSION ||
-                     (uint64_t)json_integer_value(from) != r->label)) {
+    if (is_patch && (!json_is_integer(from) || r->version == DW_NO_VERSION ||
+                     (uint64_t)json_integer_value(from) != r->version)) {
         web_refuse(call, 500, "the patch starts from another version than is served");
         return false;
     }
@@ -101,15 +98,26 @@ static void answer_update(rollout *r, web_call *call)
         say(call, "message", "Weights updated");
 }
 
+/* LABEL is STREAM:VERSION, or the number alone. */
+static bool read_label(const json_t *label, uint64_t *version)
+{
+    const char *text = json_string_value(label);
+    const char *colon = text ? strchr(text, ':') : NULL;
+    const char *number = colon ? colon + 1 : text;
+    char *end = NULL;
+    if (!text || strlen(text) >= ROLLOUT_LABEL_BYTES || *number < '0' || *number > '9')
+        return false;
+    *version = strtoull(number, &end, 10);
+    return *end == '\0';
+}
+
 static void answer_finish(rollout *r, web_call *call)
 {
     const json_t *label = json_object_get(web_body(call), "weight_version");
-    const char *text = json_string_value(label);
-    char *end = NULL;
-    const uint64_t version = text ? strtoull(text, &end, 10) : 0;
-    if (label && !json_is_null(label) &&
-        (!text || *text < '0' || *text > '9' || *end != '\0')) {
-        web_refuse(call, 400, "weight_version is to be a version's number as a text");
+    const bool is_labelled = label && !json_is_null(label);
+    uint64_t version = 0;
+    if (is_labelled && !read_label(label, &version)) {
+        web_refuse(call, 400, "weight_version is to be STREAM:VERSION");
         return;
     }
     if (!r->in_update) {
@@ -118,8 +126,10 @@ static void answer_finish(rollout *r, web_call *call)
         return;
     }
     r->in_update = false;
-    if (text)
-        r->label = version;
+    if (is_labelled) {
+        r->version = version;
+        strcpy(r->label, json_string_value(label));
+    }
     say(call, "message", "Weight update finished");
 }
 

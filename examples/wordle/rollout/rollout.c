@@ -262,7 +262,7 @@ int main(int argc, char **argv)
     parse(argc, argv);
     program_block_signals();
     rollout r = {.model_name = args.name,
-                 .label = DW_NO_VERSION,
+                 .version = DW_NO_VERSION,
                  .lock = PTHREAD_MUTEX_INITIALIZER};
     dw_status status = dw_guard_install(&err); /* the weights are mapped */
     if (status == DW_OK)

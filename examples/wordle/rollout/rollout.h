@@ -7,7 +7,11 @@
 #include "batch.h"
 #include "web.h"
 
-enum { ROLLOUT_MAX_BODY = 4 << 20, CONTROL_MAX_BODY = 64 << 10 };
+enum {
+    ROLLOUT_MAX_BODY = 4 << 20,
+    CONTROL_MAX_BODY = 64 << 10,
+    ROLLOUT_LABEL_BYTES = 64,
+};
 
 typedef struct rollout {
     const char *model_name;
@@ -27,7 +31,8 @@ typedef struct rollout {
 
     /* of the thread that answers the control interface, which may be another */
     bool in_update;
-    uint64_t label; /* the announced version; DW_NO_VERSION: none */
+    uint64_t version; /* the announced one; DW_NO_VERSION: none */
+    char label[ROLLOUT_LABEL_BYTES];
 } rollout;
 
 /* Makes sure that the model's files are read; DW_NOT_FOUND if they do not exist yet. */

@@ -1,10 +1,11 @@
 """The back end, which vLLM calls in each worker."""
 from __future__ import annotations
 
+import fnmatch
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -17,11 +18,21 @@ from .. import _core
 from . import plain
 from .ahead import Ahead
 from .stream import StreamSource
-from .weights import Table, Weights, table_of
+from .weights import Refused, Table, Weights, table_of
 
 logger = init_logger("vllm.deltawire")
 
 FORMAT = "deltawire/1"
+NOTHING_STORED = "nothing was stored"
+"""In the error of an update that left the weights as they are. `deltawire follow` looks for it."""
+
+
+class Position(NamedTuple):
+    """The version that the weights are proven to be; None: not known."""
+
+    stream: str | None = None
+    version: int | None = None
+    state: str | None = None  # its digest
 
 
 @dataclass
@@ -80,9 +91,9 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._check_plain()
         self._source: StreamSource | None = None
         self._weights: Weights | None = None
-        self._version: int | None = None  # of the weights; None: not known
-        self._state: str | None = None  # its digest
-        self._touched = False  # by an update, which may have failed
+        self._holds = Position()
+        self._is_fresh = False  # as vLLM has loaded it from a directory
+        self._stored: set[str] = set()  # tensors that updates have set
         self._n_patches = 0
         self._complaint = ""
         self._ahead = Ahead(self._prepare, logger)  # for an agent's patches
@@ -92,8 +103,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
-        # the number means another version in another stream
-        self._version, self._state, self._touched = None, None, True
+        self._holds = Position()  # the number means another version in another stream
         if init_info.url is None:
             return
         rank = self._rank()
@@ -134,22 +144,34 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _receive(self, update_info: UpdateInfo) -> None:
         if update_info.kind == "patch":
             self._check_fits(update_info)
-        before = (self._version, self._state)
+        before, was_fresh = self._holds, self._is_fresh
         # after a failed update nothing is known of the weights
-        self._version, self._state, self._touched = None, None, True
+        self._holds, self._is_fresh = Position(), False
         if self._source is not None:
             self._source.served = None
-        if update_info.kind == "patch":
-            state = self._take_patch(update_info, before[1])
-        elif update_info.kind == "snapshot":
-            state = self._load_whole(update_info.dir)
-        else:
-            state = self._follow(update_info.version, *before)
+        try:
+            state = self._take(update_info, before, was_fresh)
+        except Refused as error:
+            self._holds, self._is_fresh = before, was_fresh
+            if self._rank() is not None:  # another rank may have stored its share
+                raise RuntimeError(str(error)) from None
+            raise RuntimeError(f"{NOTHING_STORED}: {error}") from None
         if update_info.state is not None:
             _check_state(state, update_info.state, update_info.version)
-        self._version, self._state = update_info.version, update_info.state or state
+        self._holds = Position(update_info.stream, update_info.version,
+                               update_info.state or state)
         if self._source is not None and update_info.kind == "stream":
-            self._source.served = self._version
+            self._source.served = update_info.version
+
+    def _take(self, update: UpdateInfo, before: Position, was_fresh: bool) -> str | None:
+        """Returns the digest of the weights then."""
+        if update.kind == "patch":
+            return self._take_patch(update, before.state)
+        # the weights of a fresh engine, or those that another agent meets, may be the version's
+        may_hold = was_fresh or (before.state is not None and before.state == update.state)
+        if update.kind == "snapshot":
+            return self._load_whole(update.dir, may_hold)
+        return self._follow(update.version, before, may_hold)
 
     def _check_plain(self) -> None:
         if self._is_cpu:
@@ -179,16 +201,39 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if not self._is_cpu:
             self._ahead.watch(path)  # an agent stages its patches beside the weights
         with checkpoint, self._ahead.lock:
-            self._learn(table_of(checkpoint))
-            # if weights differ, they are not a version of the directory and take no patch
-            self._touched = self._weights.confirm(checkpoint)
+            self._weights = self._learnt(table_of(checkpoint))
+            self._is_fresh = not self._weights.confirm(checkpoint)
+            self._weights.forget_untied(checkpoint)
+            unset = self._weights.unset
+            if unset:
+                logger.info("deltawire: not part of the checkpoint: %s", ", ".join(unset))
+
+    def _learnt(self, table: Table) -> Weights:
+        start = time.monotonic()
+        weights = Weights(self.model, self.model_config, table, logger)
+        held = sum(n > 0 for n in weights.held.values())
+        logger.info("deltawire: learnt where %d of %d tensors lie, in %d pieces: %.2f s",
+                    held, len(table), weights.layout.pieces, time.monotonic() - start)
+        return weights
 
     def _learn(self, table: Table) -> None:
-        start = time.monotonic()
-        self._weights = Weights(self.model, self.model_config, table, logger)
-        held = sum(n > 0 for n in self._weights.held.values())
-        logger.info("deltawire: learnt where %d of %d tensors lie, in %d pieces: %.2f s",
-                    held, len(table), self._weights.layout.pieces, time.monotonic() - start)
+        """For another checkpoint than before. It must set all that the engine has loaded so far,
+        or the rest would stay as it is."""
+        weights = self._learnt(table)
+        missing = [name for name in weights.lacks(self._weights) if not self._is_kept(name)]
+        if missing:
+            raise Refused(f"the version has no {_listed(missing)}, which this engine needs: "
+                          "start vLLM from a checkpoint of the same model as the stream's")
+        self._weights = weights
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a tensor need not be in a version: the user named it when vLLM was started, and
+        it is still what vLLM loaded then."""
+        given = getattr(self.vllm_config, "additional_config", None)
+        given = given.get("deltawire") if isinstance(given, Mapping) else None
+        patterns = given.get("keep", ()) if isinstance(given, Mapping) else ()
+        return name not in self._stored and any(
+            fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
     def _prepare(self, patch: str) -> None:
         """Computes the stores of a patch while the engine serves. If that fails, it is done during
@@ -208,12 +253,14 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     # ---- the ways to a version --------------------------------------------------------
 
     def _check_fits(self, update: UpdateInfo) -> None:
-        """Checks the version before anything is touched. An engine that was started from the
-        directory does not know its version: then the old values of the patch decide."""
-        may_be = self._version == update.from_version or (
-            self._version is None and not self._touched)
-        if self._weights is None or not may_be:
-            at = "not known" if self._version is None else f"version {self._version}"
+        """Checks the version before anything is touched. That of an engine which was started from
+        the directory is not known before it was compared whole."""
+        holds = self._holds
+        if self._weights is None or (holds.stream, holds.version) != (
+                update.stream, update.from_version):
+            at = "not known" if holds.version is None else f"version {holds.version}"
+            if holds.stream != update.stream and holds.stream is not None:
+                at += " of another stream"
             raise ValueError(f"the patch starts from version {update.from_version}, the "
                              f"weights are {at}: send the whole directory")
 
@@ -222,22 +269,25 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._finish_patches(update.dir, report.forgotten)
         return report.state if report.reached is None else report.reached
 
-    def _follow(self, goal: int, version: int | None, base: str | None) -> str | None:
+    def _follow(self, goal: int, before: Position, may_hold: bool) -> str | None:
         source = self._source
         if source is None:
             raise RuntimeError("an update that names no directory needs the stream's url: "
                                "POST /init_weight_transfer_engine "
                                '{"init_info":{"url":"s3://..."}}')
-        is_known = self._weights is not None and version is not None
-        if not is_known or source.position() != (version, base):
+        is_known = self._weights is not None and before.version is not None
+        if not is_known or source.position() != (before.version, before.state):
             state = source.bring(goal, None)
-            _check_state(self._load_whole(source.dir), state, goal)
+            _check_state(self._load_whole(source.dir, may_hold), state, goal)
             return state
-        state, forgotten = base, set()
+        state, forgotten = before.state, set()
 
         def on_step(to: int, patch: str) -> str | None:
             nonlocal state
-            report = self._store(to, patch, state)
+            try:
+                report = self._store(to, patch, state)
+            except Refused as error:  # steps before it may be stored
+                raise RuntimeError(str(error)) from None
             forgotten.update(report.forgotten)
             state = report.state
             return state
@@ -249,6 +299,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _store(self, version: int, patch: str, base: str | None) -> _core.LayoutReport:
         """Applies a patch and reads it back. The digest must be the version's."""
         start = time.monotonic()
+        self._stored.update(self._weights.table)
         report = self._weights.apply(patch, base)
         if report.version != version:
             raise RuntimeError(f"{patch} leads to version {report.version}, not {version}")
@@ -275,19 +326,25 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             if forgotten or is_sweep:
                 self._compare(checkpoint)
 
-    def _load_whole(self, directory: str) -> str:
-        """Loads the checkpoint and returns its digest."""
+    def _load_whole(self, directory: str, may_hold: bool) -> str:
+        """Loads the checkpoint and returns its digest. If the weights MAY HOLD it, they are
+        compared first, and loaded only if they differ."""
         start = time.monotonic()
         with _core.Checkpoint(directory) as checkpoint:
             table = table_of(checkpoint)
             if self._weights is None or self._weights.table != table:
                 self._learn(table)
-            self._weights.load(checkpoint)
-            if not self._weights.confirmed:
-                self._weights.confirm(checkpoint)
-            self._compare(checkpoint)
+            self._weights.check_ties(checkpoint)
+            is_held = may_hold and self._weights.equal(checkpoint)
+            if not is_held:
+                self._stored.update(table)
+                self._weights.load(checkpoint)
+                if not self._weights.confirmed:
+                    self._weights.confirm(checkpoint)
+                self._compare(checkpoint)
             state = _core.digest(checkpoint).state
-        logger.info("deltawire: %s was loaded whole: %.2f s", directory,
+        logger.info("deltawire: %s was %s: %.2f s", directory,
+                    "compared with the weights, which are equal" if is_held else "loaded whole",
                     time.monotonic() - start)
         return state
 
@@ -297,6 +354,11 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             name, n = next(iter(wrong.items()))
             raise RuntimeError(f"{n} elements of {name} are not those of the checkpoint, and "
                                f"{len(wrong) - 1} more tensors are wrong")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_state(state: str | None, wanted: str, version: int) -> None:

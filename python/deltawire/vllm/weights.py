@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 
 from .. import _core
-from . import online, quantised, shared
+from . import online, quantised, shared, ties
 from .shadows import Shadows, as_bytes, in_memory_order
 
 Table = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -65,6 +65,10 @@ def _tensors(tensors: Mapping[str, Any],
         yield name, torch.from_dlpack(tensors[name])
 
 
+class Refused(RuntimeError):
+    """The engine cannot hold the version. The weights are as they were."""
+
+
 class Weights:
     """The parameters of MODEL, and the positions of a checkpoint's tensors in them."""
 
@@ -110,8 +114,11 @@ class Weights:
         self.confirmed = False
         self._unplaced: str | None = None
         self._said: set[str] = set()
+        self._covered: collections.Counter[str] = collections.Counter()
+        self._reported: set[str] = set()  # by load_weights() as loaded
         self._addresses: list[int] = []
         self._is_bound = False
+        self._quantised = set(self._online)  # also those that are given up
         self._learn()
         self.layout.end()
         self._sources.end()
@@ -126,6 +133,9 @@ class Weights:
         for name in {*self.layout.forgotten, *self._sources.forgotten}:
             self.reasons.setdefault(name, "it lies in too many places")
         self._forget_unplaced()
+        self._set_by = {target: set(self._sources_of(target))
+                        for target in (*self._parameters, *self._quantised)}
+        self._ties = ties.Ties(self._tied(), self.table, self._layout_of)
 
     def _forget_unplaced(self) -> None:
         """If a target was loaded from unknown tensors, every tensor without a known position may
@@ -227,6 +237,7 @@ class Weights:
             for number in range(self.layout.passes()):
                 loaded = self._model.load_weights(self._spelled(known, number))
                 names = set(self._loads) if loaded is None else self._resolve(loaded)
+                self._reported |= set(self._loads) if loaded is None else set(loaded)
                 for name in set(loaded or ()) & set(stages) - set(self._loads):
                     self._unplaced = f"vLLM does not keep {name}"
                 for name in names | set(touched):
@@ -244,10 +255,12 @@ class Weights:
             for name in known:
                 self._forget(name, f"load_weights() fails with it: {error}")
             names = set(self._loads)  # any of them
+            self._reported |= names
             touched = {}
         for name, passes in touched.items():
             try:
-                (self._sources if name in self._online else self.layout).learn(name, passes)
+                layout = self._sources if name in self._online else self.layout
+                self._covered[name] += layout.learn(name, passes)
             except _core.Unsupported as error:
                 self._unplaced = f"it may be in {name}: {error.text}"
         self._shadows.clear(names)
@@ -335,7 +348,78 @@ class Weights:
         for name in self._derived:
             self._forget(name, "attention keeps copies of it in another form")
 
+    # ---- which parameters the checkpoint sets -----------------------------------------
+
+    def _sources_of(self, target: str) -> list[str]:
+        return (self._sources if target in self._quantised else self.layout).sources(target)
+
+    @property
+    def unset(self) -> list[str]:
+        """The parameters that no tensor of the checkpoint sets."""
+        return [target for target in self._set_by
+                if not self._covered[target] and target not in self._reported]
+
+    def lacks(self, before: Weights | None) -> list[str]:
+        """The tensors that the checkpoint lacks, though the model has them: those that set elements
+        BEFORE which nothing sets now. Without it, that the model was loaded from is not known:
+        then all weights and biases are wanted."""
+        if before is None:
+            return sorted({*self._unloaded_parts(), *(
+                target for target in self.unset if target.endswith(("weight", "bias")))})
+        # tensors without known places may be in any parameter
+        missing = {name for name in before.reasons if name not in self.table}
+        for target, names in before._set_by.items():
+            if self._covered[target] < before._covered[target]:
+                gone = {name for name in names if name not in self.table}
+                missing |= gone or (names if names.isdisjoint(self.reasons) else set())
+        return sorted(missing)
+
+    def _unloaded_parts(self) -> Iterator[str]:
+        """Of fused parameters that are set in part."""
+        packed = getattr(self._model, "packed_modules_mapping", None) or {}
+        for target, names in self._set_by.items():
+            module, _, last = target.rpartition(".")
+            above, _, fused = module.rpartition(".")
+            found = {name.split(".")[-2] for name in names if name.count(".")}
+            for part in packed.get(fused, ()) if names else ():
+                if part not in found and not found.isdisjoint(packed[fused]):
+                    yield f"{above}.{part}.{last}"
+
+    def _tied(self) -> list[list[str]]:
+        """Tensors of the checkpoint, in groups, for which the model has one memory."""
+        names: dict[tuple[int, int], list[str]] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            if parameter.numel():
+                names.setdefault((parameter.data_ptr(), parameter.numel()), []).append(name)
+        held, found = self.held, []
+        for same in names.values():
+            if len(same) < 2:
+                continue
+            group = {source for name in same if name in self._set_by
+                     for source in self._set_by[name]}
+            # vLLM passes over what it has tied
+            group |= {tensor for tensor in self.table if not held[tensor] and any(
+                name == tensor or name.endswith("." + tensor) for name in same)}
+            found.append(sorted(group))
+        return [group for group in found if len(group) > 1]
+
+    def forget_untied(self, tensors: Mapping[str, Any]) -> None:
+        """TENSORS is the checkpoint that vLLM has loaded: tensors that differ in it and have one
+        memory all the same are so by vLLM's choice."""
+        for names in self._ties.forget_different(tensors):
+            self._log.warning("deltawire: vLLM has one memory for %s, which differ in the "
+                              "checkpoint", " and ".join(names))
+
+    def check_ties(self, tensors: Mapping[str, Any]) -> None:
+        """Raises Refused if tensors that the model has one memory for differ."""
+        for names in self._ties.different(tensors):
+            raise _untied(names)
+
     # ---- use --------------------------------------------------------------------------
+
+    def equal(self, tensors: Mapping[str, Any]) -> bool:
+        """Whether the model is known to compute with TENSORS."""
+        return self.confirmed and not self.reasons and not self.compare(tensors)
 
     def bind(self) -> None:
         """The parameters' memory may have moved."""
@@ -546,6 +630,8 @@ class Weights:
     @torch.no_grad()
     def apply(self, patch: str, base: str | None) -> _core.LayoutReport:
         """Applies a patch file and reads it back. Call redo() afterwards if is_pending."""
+        for names in self._ties.moved_apart(patch):
+            raise _untied(names)
         quantised_stores = self._stores_to_quantise(patch)
         for weight, (places, old, _) in quantised_stores:
             weight.check(places, old, patch)
@@ -653,6 +739,11 @@ class Weights:
         for name, words, index, _, new in work:
             if not torch.equal(words[index], new):
                 raise RuntimeError(f"{name} does not hold what was stored")
+
+
+def _untied(names: Sequence[str]) -> Refused:
+    return Refused(f"{' and '.join(names)} are one memory in this engine, and differ in the "
+                   "version: start vLLM again from the directory")
 
 
 def _packers(model: torch.nn.Module) -> Iterator[tuple[str, Callable]]:

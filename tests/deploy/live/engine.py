@@ -20,7 +20,7 @@ def sha256(directory):
 
 
 state = {"version": "default", "paused": False, "updates": 0, "sha256": sha256(model)}
-session = {"active": False}
+session = {"active": False, "label": "default"}
 
 
 def update(body):
@@ -34,7 +34,8 @@ def update(body):
 
 def finish(body):
     session["active"] = False
-    state["version"] = body["weight_version"]
+    session["label"] = body["weight_version"]
+    state["version"] = session["label"].rpartition(":")[2]
     return 200, {"message": "Weight update finished"}
 
 
@@ -51,7 +52,7 @@ def start():
 routes = {
     ("GET", "/health"): lambda body: (200, {}),
     ("GET", "/version"): lambda body: (200, {"version": "0.32.0"}),
-    ("GET", "/weight_info"): lambda body: (200, {"weight_version": state["version"]}),
+    ("GET", "/weight_info"): lambda body: (200, {"weight_version": session["label"]}),
     ("GET", "/is_paused"): lambda body: (200, {"is_paused": state["paused"]}),
     ("GET", "/served"): lambda body: (200, state),
     ("POST", "/pause"): lambda body: pause(True),

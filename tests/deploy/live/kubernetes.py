@@ -203,9 +203,9 @@ def test(scratch):
     podman("wait", sidecar["name"])
     podman("start", sidecar["name"])
     pod.wait_for(sidecar, "readinessProbe")
-    assert serves("2", sha, 3), served()
+    wait_until("the engine serves version 2", lambda: serves("2", sha, 4))  # sent again
     sha = trainer.publish("step_000003")
-    wait_until("the engine serves version 3", lambda: serves("3", sha, 4))
+    wait_until("the engine serves version 3", lambda: serves("3", sha, 5))
 
     it("is not ready, but healthy, when the engine is gone")
     podman("stop", "-t", 10, engine["name"])
