@@ -68,4 +68,16 @@ if tests/servers/radosgw.sh start "$server"; then
 else
     soak "a directory" "$rounds"
 fi
+
+# What users do to models in PyTorch: 10,000 sequences if ROUNDS is 500.
+users() { # SEQUENCES
+    local venv
+    venv=$(scripts/venv.sh torch) && scripts/package.sh >build/soak-package.log 2>&1 || return 1
+    SEQUENCES=$1 SEED=${SEED:-$$} PYTHONPATH=$PWD/build-python/site PYTHONDONTWRITEBYTECODE=1 \
+        "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/python/test_users.py
+}
+if [ "${DW_TEST_TORCH:-1}" != 0 ]; then
+    echo "== models in PyTorch: $((rounds * 20)) sequences"
+    users $((rounds * 20)) || failed="$failed models in PyTorch;"
+fi
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }

@@ -1,0 +1,323 @@
+"""What users do to models, in random order, around a publisher and a follower; beside them a plain
+copy of the trainer's weights. After each sync the live parameters are compared with it.
+
+SEQUENCES and SEED are environment variables: `make soak` runs many more sequences than
+`make test`."""
+import concurrent.futures
+import copy
+import io
+import os
+import pickle
+import random
+import signal
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_TORCH=0)")
+
+import deltawire.torch  # noqa: E402
+from at_each_line import is_interrupted  # noqa: E402
+
+SEQUENCES = int(os.environ.get("SEQUENCES", 200))
+SEED = int(os.environ.get("SEED", 1))
+N_ACTIONS = 8
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 6)
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.b = torch.nn.Linear(6, 4, bias=False)
+
+
+def make(shape):
+    model = torch.nn.Sequential(*(Block() for _ in range(shape))).bfloat16()
+    with torch.no_grad():  # the same in float16
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.randint(-8, 8, tensor.shape) / 8)
+    return model
+
+
+class World:
+    """A trainer with its publisher, a served model with its follower, and a plain copy."""
+
+    def __init__(self, url, dice):
+        self.url, self.dice = url, dice
+        self.log = []
+        self.model, self.served = make(2), make(2)
+        self.wanted = None
+        self.publisher = self.follower = None
+        self.paused = False
+        self.first = None  # ties tensors
+
+    # ---- the handles ----
+
+    def open_publisher(self):
+        if self.publisher is None:
+            self.publisher = deltawire.torch.Publisher(self.model, url=self.url, folds=())
+
+    def open_follower(self):
+        if self.follower is None:
+            self.follower = deltawire.torch.Follower(
+                self.served, self.url, report=False, pause=self.pause, resume=self.resume)
+
+    def pause(self):
+        self.paused = True
+
+    def resume(self):
+        self.paused = False
+
+    def drop_publisher(self):
+        if self.publisher is not None:
+            self.publisher.close()
+        self.publisher = None
+
+    def drop_follower(self):
+        if self.follower is not None:
+            self.follower.close()
+        self.follower = None
+
+    def interrupt(self, call):
+        """Perhaps at a line, perhaps by a signal, perhaps not."""
+        way = self.dice.randrange(6)
+        if way == 0:
+            self.log.append("interrupted at a line")
+            is_interrupted(self.dice.randrange(1, 60), call)
+        elif way == 1:
+            self.log.append("a signal")
+            before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, self.dice.randrange(1, 40) * 1e-4)
+                call()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+
+    def publish(self):
+        """A handle may refuse a changed model, and says so; then a new one is made."""
+        self.train()
+        for _ in range(2):
+            try:
+                self.open_publisher()
+                self.interrupt(self.publisher.publish)
+                self.publisher.wait(self.publisher.publish())
+                break
+            except (RuntimeError, deltawire.Mismatch) as error:
+                self.log.append(f"refused: {error}")
+                self.drop_publisher()
+                self.mend(self.model)
+        else:
+            raise AssertionError("a new publisher refuses, too")
+        self.wanted = plain(self.model)
+
+    def sync(self):
+        for _ in range(2):
+            try:
+                self.open_follower()
+                if self.dice.randrange(8) == 0:
+                    self.sync_in_thread()
+                else:
+                    self.interrupt(self.follower.sync)
+                    self.follower.sync()
+                break
+            except (RuntimeError, ValueError, deltawire.Mismatch) as error:
+                if isinstance(error, deltawire.Invalid) and "C-contiguous" not in str(error):
+                    raise
+                self.log.append(f"refused: {error}")
+                assert not self.paused, "a whole model stays paused"
+                self.drop_follower()
+                self.mend(self.served)
+        else:
+            raise AssertionError("a new follower refuses, too")
+        assert not self.paused
+        found = plain(self.served)
+        assert found.keys() == self.wanted.keys()
+        for name, tensor in self.wanted.items():
+            assert torch.equal(found[name], tensor), f"{name} is not the trainer's"
+
+    def sync_in_thread(self):
+        self.log.append("in a thread")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(self.follower.sync).result()
+
+    def mend(self, model):
+        """What a user does after a refusal: hooks that copy, another order of elements, tensors
+        that are not tied any more."""
+        for module in model.modules():
+            module._state_dict_hooks.clear()
+        self.turn_back()
+        if self.first is not None:
+            self.first(model)
+
+    # ---- what users do ----
+
+    def train(self):
+        with torch.no_grad():
+            for tensor in self.model.parameters():
+                if self.dice.random() < 0.7:
+                    tensor[self.dice.randrange(len(tensor))].add_(0.125)
+            if self.dice.random() < 0.5:
+                for name, buffer in self.model.named_buffers():
+                    if "running" in name:
+                        buffer.add_(0.125)
+
+    def either(self):
+        return self.dice.choice((self.model, self.served))
+
+    def block(self, model):
+        return self.dice.choice(list(model))
+
+    def new_parameter(self):
+        block = self.block(self.either())
+        block.a.weight = torch.nn.Parameter(block.a.weight.detach().clone())
+
+    def new_values(self):
+        block = self.block(self.served)
+        block.b.weight = torch.nn.Parameter(torch.rand_like(block.b.weight))
+
+    def new_data(self):
+        for parameter in self.block(self.either()).parameters():
+            parameter.data = parameter.data.clone()
+
+    def new_buffer(self):
+        norm = self.block(self.either()).norm
+        norm.running_mean = norm.running_mean + 0
+
+    def assign(self):
+        model = self.either()
+        model.load_state_dict({name: tensor.detach().clone()
+                               for name, tensor in model.state_dict().items()}, assign=True)
+
+    def load(self):
+        model = self.either()
+        model.load_state_dict({name: tensor.detach().clone()
+                               for name, tensor in model.state_dict().items()})
+
+    def cast(self):
+        self.either().to(torch.float16).to(torch.bfloat16)
+
+    def turn(self):
+        weight = self.block(self.either()).a.weight
+        weight.data = weight.data.t().contiguous().t()
+
+    def turn_back(self):
+        for model in (self.model, self.served):
+            for parameter in model.parameters():
+                if not parameter.is_contiguous():
+                    parameter.data = parameter.data.contiguous()
+
+    def share(self):
+        self.either().share_memory()
+
+    def share_one(self):
+        self.block(self.either()).b.weight.detach().share_memory_()
+
+    def hook(self):
+        kind = self.dice.choice(("clone", "detach", "view"))
+        model = self.dice.choice((self.served, self.block(self.served)))
+
+        def change(module, state, prefix, _):
+            for name, tensor in list(state.items()):
+                if name.startswith(prefix):
+                    state[name] = (tensor.clone() if kind == "clone" else
+                                   tensor.detach() if kind == "detach" else
+                                   tensor.view(tensor.shape))
+        model.register_state_dict_post_hook(change)
+
+    def hook_of_trainer(self):
+        self.block(self.model).register_state_dict_post_hook(
+            lambda module, state, prefix, _: state.update(
+                {name: tensor.clone() for name, tensor in state.items()
+                 if name.startswith(prefix)}))
+
+    def unhook(self):
+        for module in (*self.model.modules(), *self.served.modules()):
+            module._state_dict_hooks.clear()
+
+    def freeze(self):
+        self.block(self.either()).requires_grad_(self.dice.random() < 0.5)
+
+    def swap_block(self):
+        model = self.either()
+        model[0] = copy.deepcopy(model[0])
+
+    def pickled(self):
+        """The served model is replaced as a whole; its handle has the old one."""
+        self.drop_follower()
+        for module in self.served.modules():
+            module._state_dict_hooks.clear()
+        self.served = pickle.loads(pickle.dumps(self.served))
+
+    def saved(self):
+        file = io.BytesIO()
+        torch.save(self.model.state_dict(), file)
+        file.seek(0)
+        self.model.load_state_dict(torch.load(file), assign=self.dice.random() < 0.5)
+
+    def compiled(self):
+        """Wraps it; nothing is compiled before it is called."""
+        torch.compile(self.either())
+
+    def reopen(self):
+        self.dice.choice((self.drop_publisher, self.drop_follower))()
+
+
+ACTIONS = [value for name, value in vars(World).items() if name in (
+    "new_parameter new_values new_data new_buffer assign load cast turn turn_back share share_one hook "
+    "hook_of_trainer unhook freeze swap_block pickled saved reopen").split()]
+if SEQUENCES > 1000:  # what it imports takes longer than all else in `make test`
+    ACTIONS.append(World.compiled)
+
+
+def tie(model):
+    model[1].b.weight = model[0].b.weight
+
+
+def share_bias(model):
+    model[1].a.bias.data = model[0].a.bias.data
+
+
+def plain(model):
+    """The parameters and buffers by name, without a state_dict."""
+    return {name: tensor.detach().clone() for name, tensor in
+            [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]}
+
+
+def run(world):
+    dice = world.dice
+    world.first = dice.choice((None, tie, share_bias))
+    if world.first is not None:
+        world.log.append(world.first.__name__)
+        world.first(world.model)
+        world.first(world.served)
+    world.publish()
+    for _ in range(N_ACTIONS):
+        for _ in range(dice.randrange(1, 3)):
+            action = dice.choice(ACTIONS)
+            world.log.append(action.__name__)
+            action(world)
+        if dice.random() < 0.7:
+            world.log.append("publish")
+            world.publish()
+        world.log.append("sync")
+        world.sync()
+
+
+def test_users(tmp_path):
+    for i in range(SEQUENCES):
+        seed = SEED * 1_000_000 + i
+        torch.manual_seed(seed)
+        world = World(f"file://{tmp_path}/{i}", random.Random(seed))
+        try:
+            run(world)
+            world.drop_follower()
+            world.drop_publisher()
+        except BaseException as error:
+            traceback.print_exc()
+            raise AssertionError(f"SEED={SEED}, sequence {i}: {error}\n  "
+                                 + "\n  ".join(world.log)) from error
