@@ -50,8 +50,8 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
                                  const dw_progress *progress, dw_error *err);
 
 /* Puts SOURCE under object->key and fills its n_bytes and sha256; the hash is taken by
- * another thread while the bytes travel. An object of that name whose reply was lost is
- * this one: names are never used twice. */
+ * another thread while the bytes travel. An object of that name and size whose reply
+ * was lost is this one: names are never used twice. */
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
                         const dw_progress *progress, dw_error *err);
 

@@ -169,13 +169,31 @@ static void test_mirror(void **state)
     fixture_close(&x);
 }
 
+/* If a new name is taken, only an object of the same size can be the one that was put: a
+ * proxy may answer for the store. */
+static void test_taken_name(void **state)
+{
+    (void)state;
+    dw_store *store;
+    dw_error err = {0};
+    assert_int_equal(dw_store_open(&store, "mem:transfer-taken", NULL, &err), DW_OK);
+    assert_int_equal(
+        dw_store_put_bytes(store, "objects/a", "<html>", 6, DW_PUT_CREATE, &err), DW_OK);
+    for (uint64_t n_bytes = 5; n_bytes <= 7; n_bytes++) {
+        const dw_source source = {.bytes = "weights", .n_bytes = n_bytes};
+        dw_object object = {.key = "objects/a"};
+        assert_int_equal(dw_object_put(store, &object, &source, NULL, &err),
+                         n_bytes == 6 ? DW_OK : DW_UNAVAILABLE);
+    }
+    dw_store_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records),
-        cmocka_unit_test(test_signed_records),
-        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_mirror),
+        cmocka_unit_test(test_records),    cmocka_unit_test(test_signed_records),
+        cmocka_unit_test(test_objects),    cmocka_unit_test(test_mirror),
+        cmocka_unit_test(test_taken_name),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
