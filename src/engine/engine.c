@@ -16,6 +16,7 @@ struct dw_engine {
     char *where;
     const bool *gone; /* in SELF; NULL: the driver cannot know */
     bool own_weights;
+    uint64_t away_at;
 };
 
 /* ---- opening ---- */
@@ -32,7 +33,7 @@ dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *
         dw_free(copy);
         return dw_fail_memory(err, where);
     }
-    *engine = (dw_engine){*driver, self, name, copy, gone, false};
+    *engine = (dw_engine){*driver, self, name, copy, gone, false, 0};
     engine->driver.name = name;
     *out = engine;
     return DW_OK;
@@ -46,6 +47,16 @@ void dw_engine_set_own_weights(dw_engine *engine)
 bool dw_engine_has_own_weights(const dw_engine *engine)
 {
     return engine->own_weights;
+}
+
+void dw_engine_set_away(dw_engine *engine, uint64_t since)
+{
+    engine->away_at = since;
+}
+
+uint64_t dw_engine_away_at(const dw_engine *engine)
+{
+    return engine->away_at;
 }
 
 dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *self,

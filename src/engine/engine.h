@@ -36,6 +36,11 @@ bool dw_engine_is_gone(const dw_engine *engine);
 /* Whether the engine serves from memory of its own: dw_engine_set_own_weights. */
 bool dw_engine_has_own_weights(const dw_engine *engine);
 
+/* The dw_clock_ms() of the first request that it did not do, or 0. Rollouts note it here:
+ * one that cannot be opened is opened again, and patience does not begin anew. */
+void dw_engine_set_away(dw_engine *engine, uint64_t since);
+uint64_t dw_engine_away_at(const dw_engine *engine);
+
 /* ---- drivers ---------------------------------------------------------------- */
 
 /* dw_engine_new with GONE, a flag in SELF that dw_engine_is_gone reads, or NULL. */

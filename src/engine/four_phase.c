@@ -247,13 +247,7 @@ static dw_status pause_engines(step *s, dw_error *err)
 static dw_status apply(step *s, dw_error *err)
 {
     dw_rollout *r = s->rollout;
-    /* the stores go past an engine that is left out: if it reads the directory in place,
-     * it may have read a part of them */
-    for (size_t i = 0; i < r->n_engines; i++) {
-        dw_host_engine *e = &r->engines[i];
-        if (e->part == DW_PART_LEFT_OUT && !dw_engine_has_own_weights(e->engine))
-            dw_host_engine_distrust(e, NULL);
-    }
+    dw_host_engines_pass_by(r);
     dw_status status = apply_stores(s, err);
     s->t_applied = dw_clock_us();
     if (status != DW_OK) {

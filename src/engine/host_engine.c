@@ -146,9 +146,10 @@ void dw_host_engine_judge_absence(dw_host_engine *e)
      * and one that reads it in place does */
     if (patience_ms == 0 && e->is_silent && dw_engine_has_own_weights(e->engine))
         patience_ms = DW_PATIENCE_MS;
-    if (e->away_at == 0 || patience_ms == 0)
+    const uint64_t away_at = dw_engine_away_at(e->engine);
+    if (away_at == 0 || patience_ms == 0)
         return;
-    const bool is_over = dw_clock_ms() - e->away_at >= patience_ms;
+    const bool is_over = dw_clock_ms() - away_at >= patience_ms;
     e->part = is_over ? DW_PART_LEFT_OUT : DW_PART_FULL;
     if (is_over && e->is_silent && !dw_host_engine_hangs(e)) {
         take_event(e, TIMED_OUT); /* from now on nobody waits for its answers */
@@ -163,8 +164,8 @@ static void is_away(dw_host_engine *e, const dw_error *err, uint64_t sent)
     if (err->code == DW_NOT_FOUND)
         is_gone(e);
     set_version(e, DW_NO_VERSION); /* it may come back as another process */
-    if (e->away_at == 0)
-        e->away_at = sent > 0 ? sent : 1;
+    if (dw_engine_away_at(e->engine) == 0)
+        dw_engine_set_away(e->engine, sent > 0 ? sent : 1);
     dw_host_engine_judge_absence(e);
     show(e, DW_ENGINE_AWAY, err);
 }
@@ -180,7 +181,7 @@ static void is_there(dw_host_engine *e)
 static void is_well(dw_host_engine *e)
 {
     e->n_hung = 0;
-    e->away_at = 0;
+    dw_engine_set_away(e->engine, 0);
     e->is_silent = false;
     is_there(e);
 }
@@ -232,6 +233,8 @@ void dw_host_engine_release(dw_host_engine *e)
     if (e->state == DW_HOST_NEW)
         take_event(e, UNANSWERED);
     dw_host_engine_resume(e, NULL);
+    if (e->state == DW_HOST_RUNNING)
+        is_well(e);
 }
 
 void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)

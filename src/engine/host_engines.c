@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "engine/engine.h"
 #include "engine/rollout.h"
 
 typedef struct job {
@@ -130,6 +131,15 @@ dw_status dw_host_engines_pause(dw_rollout *r, const dw_engine_update *update,
     dw_host_engine_fail(missing, err); /* before a resume changes the status */
     dw_host_engines_resume(r, update);
     return DW_UNAVAILABLE;
+}
+
+void dw_host_engines_pass_by(dw_rollout *r)
+{
+    for (size_t i = 0; i < r->n_engines; i++) {
+        dw_host_engine *e = &r->engines[i];
+        if (e->part == DW_PART_LEFT_OUT && !dw_engine_has_own_weights(e->engine))
+            dw_host_engine_distrust(e, NULL);
+    }
 }
 
 void dw_host_engines_collect_retries(dw_rollout *r)

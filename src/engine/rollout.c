@@ -73,6 +73,7 @@ static dw_status pause_for_recovery(dw_rollout *r, const char *into, unsigned n_
             return dw_host_engine_fail(e, err);
     }
     r->all_stand = true;
+    dw_host_engines_pass_by(r);
     return DW_OK;
 }
 

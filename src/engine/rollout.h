@@ -57,7 +57,6 @@ typedef struct dw_host_engine {
     bool by_patch;           /* its last update was a patch */
     bool must_reload;  /* the version it names may be another stream's: it loads all */
     uint64_t believed; /* the version it serves if it names none, or DW_NO_VERSION */
-    uint64_t away_at;  /* dw_clock_ms() of the first request without an answer; 0: none */
     bool is_silent; /* it did not refuse the last one: it is there, but does not answer */
     unsigned n_failed; /* updates in a row */
     unsigned n_hung;   /* pauses in a row */
@@ -167,6 +166,10 @@ void dw_host_engines_collect_retries(dw_rollout *rollout);
  * most DW_PAUSE_GRACE_MS. UPDATE may be NULL: the pause is not for a version. */
 dw_status dw_host_engines_pause(dw_rollout *rollout, const dw_engine_update *update,
                                 dw_error *err);
+
+/* The stores go past the engines that are left out: one that reads the directory in place
+ * may have read a part of them. */
+void dw_host_engines_pass_by(dw_rollout *rollout);
 
 /* Phases 3 and 4 of the engines. Each engine is resumed as soon as it has taken the
  * update over: it does not wait for slower ones. */

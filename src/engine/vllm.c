@@ -216,15 +216,19 @@ static dw_status start(vllm *v, dw_error *err)
     return status;
 }
 
-/* If the engine was restarted after the pause, it serves. This is asked after `start`: an
- * engine that restarts later has no session and takes no update. */
+/* If the engine was restarted after the pause, it serves, and has the first label again.
+ * This is asked after `start`: an engine that restarts later has no session and takes no
+ * update. */
 static dw_status stay_paused(vllm *v, dw_error *err)
 {
     bool paused = false;
     dw_status status = ask_paused(v, &paused, err);
-    if (status == DW_OK && !paused)
-        status = switch_to(v, PAUSE, "paused", err);
-    return status;
+    if (status != DW_OK || paused)
+        return status;
+    v->label = DW_LABEL_UNKNOWN;
+    strcpy(v->label.text, DW_FIRST_LABEL);
+    status = switch_to(v, PAUSE, "paused", err);
+    return status == DW_OK ? dw_engine_drop_label(&v->http, &v->label, err) : status;
 }
 
 static void write_member(dw_writer *w, const char *name, const char *text)

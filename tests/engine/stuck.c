@@ -206,6 +206,23 @@ static void kill_at(dw_phase phase, bool damaged)
         unlink(patch); /* the weights beside it are whole */
 }
 
+/* An agent is killed while its stores may be half done, and then one engine freezes. The
+ * next agent finishes the stores, and the other engine goes on. */
+static void kill_and_freeze(void)
+{
+    static const char what[] = "frozen, with stores to finish";
+    start_agent(DW_PHASE_APPLY);
+    waitpid(run.agent, NULL, 0);
+    kill(run.engines[0], SIGSTOP);
+    start_follow(run.trainer.store);
+    wait_for(1, version_of(1) + 5, what);
+    const int64_t reached = version_of(1);
+    kill(run.engines[0], SIGCONT);
+    wait_for(0, reached, what);
+    wait_for(1, reached, what);
+    end_agent(SIGTERM);
+}
+
 int main(void)
 {
     if (!getenv("DELTAWIRE")) {
@@ -233,6 +250,7 @@ int main(void)
     freeze(false);
     freeze(true);
     end_agent(SIGTERM);
+    kill_and_freeze();
     for (int damaged = 0; run.good && damaged < 2; damaged++)
         for (dw_phase phase = DW_PHASE_PAUSE; run.good && phase <= DW_PHASE_FINISH;
              phase++)

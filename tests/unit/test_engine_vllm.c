@@ -417,21 +417,50 @@ static void test_nothing_stored(void **state)
                                      ":7\",\"abort_all_requests\":false}");
 }
 
-/* An engine that restarted after the pause is paused again before its update. */
+/* An engine that restarted after the pause is paused again before its update, and loses
+ * the label that it started with. If the update is refused, it gets that label back, not
+ * the one of the process before. */
 static void test_restarted(void **state)
 {
     (void)state;
-    scripted_server s;
-    script_start(&s, (const char *const[]){UNLABELLED, DONE, SERVING, PAUSED, DONE, DONE},
-                 6);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole = false;
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
-    assert_memory_equal(s.requests[3], "POST /pause?mode=keep ", 22);
-    assert_memory_equal(s.requests[4], "POST /update_weights ", 21);
+    for (int refuses = 0; refuses < 2; refuses++) {
+        const char *replies[] = {VERSION,
+                                 LABEL,
+                                 SERVING,
+                                 PAUSED,
+                                 UNLABELLED,
+                                 DONE,
+                                 SERVING,
+                                 PAUSED,
+                                 UNLABELLED,
+                                 refuses ? REPLY("400 X", "") : DONE,
+                                 refuses ? STOPPED : DONE,
+                                 UNLABELLED,
+                                 RESUMED};
+        scripted_server s;
+        script_start(&s, replies, refuses ? 13 : 11);
+        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+        dw_engine_info info;
+        dw_error err = {0};
+        bool whole = false;
+        assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
+        assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
+        assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
+                         refuses ? DW_CONFLICT : DW_OK);
+        assert_true(whole);
+        if (refuses)
+            assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
+        dw_engine_close(engine);
+        script_end(&s);
+        assert_memory_equal(s.requests[7], "POST /pause?mode=keep ", 22);
+        assert_string_equal(s.bodies[8],
+                            "{\"new_version\":\"none\",\"abort_all_requests\":false}");
+        assert_memory_equal(s.requests[9], "POST /update_weights ", 21);
+        if (refuses)
+            assert_string_equal(
+                s.bodies[11],
+                "{\"new_version\":\"default\",\"abort_all_requests\":false}");
+    }
 }
 
 /* Each call of an update fails in each way. WHOLE must be true only if nothing was

@@ -787,7 +787,7 @@ static void test_hang_in_place(void **state)
         h.t.hangs = h.t.wakes = true;
         r->engines[0].state = DW_HOST_HUNG;
         r->engines[0].answered = true;
-        r->engines[0].away_at = 1;
+        dw_engine_set_away(r->engines[0].engine, 1);
         assert_ok(dw_rollout_check(r, &err), &err);
         assert_true(r->engines[0].retry.running);
         while (!h.t.is_asked)
