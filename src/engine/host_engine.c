@@ -147,8 +147,11 @@ void dw_host_engine_judge_absence(dw_host_engine *e)
     if (patience_ms == 0 && e->is_silent && dw_engine_has_own_weights(e->engine))
         patience_ms = DW_PATIENCE_MS;
     const uint64_t away_at = dw_engine_away_at(e->engine);
-    if (away_at == 0 || patience_ms == 0)
+    if (away_at == 0 || patience_ms == 0) {
+        if (e->part == DW_PART_LEFT_OUT) /* it was silent, and has ended since */
+            e->part = DW_PART_FULL;
         return;
+    }
     const bool is_over = dw_clock_ms() - away_at >= patience_ms;
     e->part = is_over ? DW_PART_LEFT_OUT : DW_PART_FULL;
     if (is_over && e->is_silent && !dw_host_engine_hangs(e)) {

@@ -875,6 +875,41 @@ static void test_frozen(void **state)
     bed_free(&b);
 }
 
+/* An engine that was left out because it was frozen ends. The next process starts from
+ * the directory, so that waits for it. */
+static void test_left_out_ends(void **state)
+{
+    (void)state;
+    bed b;
+    host h;
+    dw_rollout_options options;
+    dw_error err = {0};
+    const dw_error ended = {.code = DW_NOT_FOUND};
+    bed_make(&b);
+    host_make(&h, &b, &options);
+    h.t.own_copy = true;
+    dw_engine_set_own_weights(h.engine);
+    dw_follow_options follow = follow_into(h.dir);
+    dw_rollout *r;
+    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+    follow_to(r, 1);
+    dw_host_engine *e = &r->engines[0];
+    e->state = DW_HOST_HUNG;
+    e->part = DW_PART_LEFT_OUT;
+    e->is_silent = true;
+    dw_engine_set_away(h.engine, 1);
+    h.t.is_down = true;
+    dw_host_engine_retried(e, DW_NOT_FOUND, &ended);
+    assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
+    assert_true(digest_dir(h.dir) == b.truth[1]);
+    follow_patiently(r, LAST);
+    assert_true(h.t.running);
+    assert_true(look(&h.t) == b.truth[LAST]);
+    dw_rollout_close(r);
+    host_free(&h);
+    bed_free(&b);
+}
+
 /* Leaves DIR like a process that was killed after it prepared VERSION. */
 static void kill_after_commit(const bed *b, const char *dir, uint64_t version)
 {
@@ -1086,12 +1121,19 @@ static int make_dir_in_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),       cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines),   cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_hang_in_place), cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_away),          cmocka_unit_test(test_open_without_store),
-        cmocka_unit_test(test_phases),        cmocka_unit_test(test_slow_update),
-        cmocka_unit_test(test_resume_lost),   cmocka_unit_test(test_damaged_patch),
+        cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_hang_in_place),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_left_out_ends),
+        cmocka_unit_test(test_away),
+        cmocka_unit_test(test_open_without_store),
+        cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_slow_update),
+        cmocka_unit_test(test_resume_lost),
+        cmocka_unit_test(test_damaged_patch),
     };
     return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
 }
