@@ -55,7 +55,7 @@ grep -q 'faults *0' out.txt
 deltawire verify "$url" --json | holds 'o["format"] == "trl" and o["replayed"] == 4 and o["faults"] == []'
 
 it "refuses options that are only for deltawire streams"
-fails 7 'mirror\|are for streams' deltawire follow "$url" --into model --engine vllm=http://127.0.0.1:9
+fails 7 'mirror\|are for streams' deltawire follow "$url" --into model --quiet --listen 127.0.0.1:0
 deltawire keygen key.pem >/dev/null
 fails 11 'no signatures' deltawire pull "$url" --into model --trust key.pem.pub
 fails 11 'no signatures' deltawire log "$url" --trust key.pem.pub

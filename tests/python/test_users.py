@@ -89,13 +89,14 @@ class World:
             self.log.append("a signal")
             before = signal.signal(signal.SIGALRM, signal.default_int_handler)
             try:
-                signal.setitimer(signal.ITIMER_REAL, self.dice.randrange(1, 40) * 1e-4)
-                call()
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, self.dice.randrange(1, 40) * 1e-4)
+                    call()
+                finally:  # the signal may come up to the end of this call
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 pass
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, before)
 
     def publish(self):
