@@ -42,8 +42,6 @@ bool cli_engines_option(cli_engines *e, const cli_session *s, int option)
     case CLI_OPT_ENGINE_PATIENCE:
         e->patience_ms = parse_ms(s, "--engine-patience");
         break;
-    case CLI_OPT_ENGINE_LOADED: /* had an effect in 0.2 */
-        break;
     case CLI_OPT_ENGINE_CHECK:
         e->check_every = parse_ms(s, "--engine-check") / 1000.0;
         break;

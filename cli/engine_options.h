@@ -17,7 +17,6 @@
     "  --engine-timeout S   how long an engine may take for an update (600)\n"           \
     "  --engine-patience S  leave an engine behind that does not answer for S seconds\n" \
     "                       (10 for vLLM and SGLang; none if it could read a mix)\n"     \
-    "  --engine-loaded      no longer needed: engines are compared with DIR first\n"     \
     "  --engine-check S     check the engines every S seconds (5)\n"
 
 enum {
@@ -28,7 +27,6 @@ enum {
     CLI_OPT_ENGINE_TOKEN,
     CLI_OPT_ENGINE_TIMEOUT,
     CLI_OPT_ENGINE_PATIENCE,
-    CLI_OPT_ENGINE_LOADED,
     CLI_OPT_ENGINE_CHECK,
 };
 
@@ -41,7 +39,6 @@ enum {
         {"engine-token-file", required_argument, NULL, CLI_OPT_ENGINE_TOKEN},            \
         {"engine-timeout", required_argument, NULL, CLI_OPT_ENGINE_TIMEOUT},             \
         {"engine-patience", required_argument, NULL, CLI_OPT_ENGINE_PATIENCE},           \
-        {"engine-loaded", no_argument, NULL, CLI_OPT_ENGINE_LOADED},                     \
     {                                                                                    \
         "engine-check", required_argument, NULL, CLI_OPT_ENGINE_CHECK                    \
     }

@@ -139,14 +139,14 @@ class World:
     def stream(self, name, **options):
         return Stream(self.where / name, self.where / "model", **options)
 
-    def follow(self, stream, *options):
+    def follow(self, stream):
         """Another agent."""
         self.stop_agent()
         with open(self.log, "wb") as log:
             self.agent = subprocess.Popen(
                 [DELTAWIRE, "follow", stream.url, "--into", stream.dir, "--engine",
-                 f"vllm={self.server.url}", "--engine-check", "0.3", "--interval", "0.2",
-                 *options], stdout=log, stderr=log)
+                 f"vllm={self.server.url}", "--engine-check", "0.3", "--interval", "0.2"],
+                stdout=log, stderr=log)
 
     def stop_agent(self):
         """As if it was killed."""
@@ -224,7 +224,7 @@ def test_weights_that_are_not_those_of_the_label(world):
     world.stop_agent()
     world.server.call("POST", "/weight_checker", {"action": "reset"})
     assert world.checksums() != checksums_of(world.b.live)
-    world.follow(world.b, "--engine-loaded")
+    world.follow(world.b)
     wait_until(lambda: world.checksums() == checksums_of(world.b.live), "the weights are back")
     world.serves(world.b)
 
@@ -239,7 +239,7 @@ def test_a_directory_that_moved_without_the_engine(world, label):
     if label == "another":  # as if it had taken that version over
         world.server.call("POST", "/update_weight_version",
                           {"new_version": stream.label, "abort_all_requests": False})
-    world.follow(stream, "--engine-loaded")
+    world.follow(stream)
     stream.publish("model.layers.1.mlp.down_proj.weight")
     world.serves(stream)
 
@@ -322,7 +322,7 @@ def test_random_streams_labels_and_versions(world):
             world.refuses("are one memory in this engine")
             assert world.label() != stream.label
         if deed != "publish":
-            world.follow(stream, *luck.choice([(), ("--engine-loaded",)]))
+            world.follow(stream)
         stream.publish(*luck.choice([(), (NORM,), ("model.layers.0.mlp.gate_proj.weight",)])
                        if deed != "untie" else ())
         world.serves(stream)
