@@ -21,6 +21,8 @@ class Driven:
         self.engine = engine
         self.lock = threading.Lock()
         """Held by the thread that brings it to a version."""
+        self.stop = threading.Event()
+        """Ends that thread."""
         self._given = info
         self._forget()
         self.status = "was not asked"
@@ -83,6 +85,9 @@ def bring_all(
     """The engines that did not get there, and why."""
     failures: dict[Driven, BaseException] = {}
     stop = threading.Event()
+    for one in driven:
+        one.stop.set()  # of a call that was interrupted
+        one.stop = stop
 
     def bring(one: Driven) -> None:
         try:

@@ -10,6 +10,7 @@ samples of weights without a version.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 import time
@@ -39,8 +40,8 @@ class _Versions:
     N = 4096
 
     def __init__(self, context: Any) -> None:
-        self._cells = context.Array("q", [0] + [-1] * self.N)
-        self._stream = context.Array("c", 32)
+        self._cells = context.RawArray("q", [0] + [-1] * self.N)
+        self._stream = context.RawArray("c", 32)
 
     @property
     def value(self) -> int:
@@ -51,7 +52,9 @@ class _Versions:
         self._cells[0] = number
 
     def get_lock(self) -> Any:
-        return self._cells.get_lock()
+        """TRL wants one. Cells are words, which need none, and an interrupt may leave a lock of
+        multiprocessing taken for good."""
+        return contextlib.nullcontext()
 
     @property
     def stream(self) -> str:
@@ -67,16 +70,15 @@ class _Versions:
         """TRL's number of the stream's VERSION. Only one sync runs at a time, so a version newer
         than all known ones gets the next number. A version older than all is as far back as it is
         in the stream."""
-        with self.get_lock():
-            number = self.value
+        number = self.value
+        known = self._version_of(number)
+        if known < 0 or known < version:
+            return number + 1
+        last = max(number - self.N + 2, 1)  # the next note() replaces the one before
+        while known > version and number > last and self._version_of(number - 1) >= 0:
+            number -= 1
             known = self._version_of(number)
-            if known < 0 or known < version:
-                return number + 1
-            last = max(number - self.N + 1, 1)
-            while known > version and number > last and self._version_of(number - 1) >= 0:
-                number -= 1
-                known = self._version_of(number)
-            return number - max(known - version, 0)
+        return number - max(known - version, 0)
 
     def _version_of(self, number: int) -> int:
         return self._cells[1 + number % self.N]

@@ -200,13 +200,13 @@ class Publisher:
         self._outcomes = Outcomes(self._native, on_error)
         self._when_busy = options.get("when_busy", "wait")
         self._hooks = []
-        self._is_made = False  # or hooks of one that was interrupted here would publish
+        self._is_open = False  # or hooks of one that was interrupted here would publish
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
                            optimizer.register_step_post_hook(self._after_step)]
         if "shards" in arguments and options.get("publish_changed", True):
             self._publish_changed(group, options)
-        self._is_made = True
+        self._is_open = True
 
     def _publish_changed(self, group: Any, options: dict[str, Any]) -> None:
         """Ranks publish together if the part of any of them differs from the stream."""
@@ -220,14 +220,14 @@ class Publisher:
     def _before_step(self, *_: Any) -> None:
         """Weights that are read in place must be read before they change. A CUDA stream waits
         for that by itself."""
-        if not self._is_made:
+        if not self._is_open:
             return
         self._outcomes.check()
         if self._weights.host_reads:
             self._wait_captured()
 
     def _after_step(self, *_: Any) -> None:
-        if not self._is_made:
+        if not self._is_open:
             return
         self._steps += 1
         if self._steps % self._every == 0:
@@ -300,6 +300,7 @@ class Publisher:
         self._native.drain(timeout)
 
     def close(self, timeout: float | None = None) -> None:
+        self._is_open = False  # one hook without the other would publish what the step changes
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

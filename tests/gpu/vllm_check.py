@@ -2,6 +2,7 @@
 fresh load. `vllm_check.py cuda` on a GPU (scripts/test-gpu.sh), `vllm_check.py cpu` in make test;
 with the package on PYTHONPATH. Exit status 77: there is no GPU or no PyTorch."""
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -17,7 +18,9 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
     print("vllm_check: skipped, because PyTorch sees no GPU")
     sys.exit(77)
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
 import stand_in
+from at_each_line import at_each_line
 
 stand_in.install()
 
@@ -81,10 +84,11 @@ class Run:
 
 
 class Engine:
-    def __init__(self, run, rank, **options):
+    def __init__(self, run, rank, load_format="auto", **options):
         self.model = self.load(run, rank, **options)
         self.rank, self.options = rank, options
         config = stand_in.config(run.dir, rank)
+        config.load_config.load_format = load_format
         self.backend = backend.DeltawireEngine(None, config, torch.device(DEVICE), self.model)
         self.addresses = self.pointers()
         self.tokens = torch.tensor([1, 2, 3, 100], device=DEVICE)
@@ -333,6 +337,106 @@ class Check(unittest.TestCase):
                 for is_, was in zip(engine.model.parameters(), before):
                     self.assertTrue(torch.equal(bits(is_), was))
             run.follower.finish()
+
+    def test_interrupts_of_a_stream(self):
+        """After each the next update brings the engine to the newest version."""
+        run = self.run_
+        engine = self.engine(0)
+        info = backend.InitInfo(url=run.url, dir=str(run.where / "own"), interval=0.01)
+
+        def follow():
+            engine.backend.init_transfer_engine(info)
+
+        def update():
+            engine.update(backend.UpdateInfo(version=run.publisher.version))
+
+        def check():
+            try:
+                update()
+            except RuntimeError as error:  # what was interrupted is not done
+                self.assertIn("needs the stream's url", str(error))
+                follow()
+                update()
+            engine.check(run)
+
+        def check_init():
+            with self.assertRaisesRegex(RuntimeError, "needs the stream's url"):
+                engine.backend.shutdown()
+                update()
+            follow()
+            check()
+
+        at_each_line(follow, check, 10)
+        at_each_line(follow, check_init, 10)
+        at_each_line(update, check, 20, run.publish)
+
+    def test_interrupts_of_patches(self):
+        """After each the engine takes the patch, or asks for the whole directory."""
+        run = self.run_
+        engine = self.engine(0)
+        engine.update(run.snapshot())
+        info, whole = None, 0
+
+        def stage():
+            nonlocal info
+            if not ON_GPU:  # which has it in a graph
+                weight = engine.model.model.norm.weight
+                weight.data = weight.data.clone()
+                engine.addresses = engine.pointers()
+            run.publish()
+            run.follower.stage()
+            info = run.update()
+
+        def check():
+            nonlocal whole
+            try:
+                engine.update(info)
+            except ValueError as error:
+                self.assertIn("send the whole directory", str(error))
+                whole += 1
+            run.follower.finish()
+            engine.update(run.snapshot())
+            engine.check(run)
+
+        at_each_line(lambda: engine.update(info), check, 20, stage)
+        self.assertGreater(whole, 10)
+
+    def test_real_signals(self):
+        """At any instruction, and inside the library: also while a lock is taken or given back."""
+        run, n_interrupts = self.run_, 0
+        engine = self.engine(0)
+        engine.backend.init_transfer_engine(backend.InitInfo(
+            url=run.url, dir=str(run.where / "own"), interval=0.01))
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        for i in range(60):
+            run.publish()
+            info = backend.UpdateInfo(version=run.publisher.version)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, (1 + i % 30) * 3e-4)
+                engine.update(info)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                n_interrupts += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            engine.update(info)
+            engine.check(run)
+        self.assertGreater(n_interrupts, 0)
+
+    def test_interrupts_of_learning(self):
+        """The model has other memory then."""
+        run, engine = self.run_, None
+
+        def make():
+            nonlocal engine
+            engine = self.engine(0, load_format="dummy")
+
+        def check():
+            engine.update(run.snapshot())
+            engine.check(run)
+
+        at_each_line(lambda: engine.update(run.snapshot()), check, 100, make)
 
     @unittest.skipUnless(ON_GPU, "memory of a GPU")
     def test_learning_takes_no_memory_of_the_device(self):

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
 
 import numpy as np
@@ -269,6 +270,33 @@ def test_numbers_of_versions():
     assert versions.number_of(number + 12 - 100) == number - 100
     assert versions.number_of(16) == 4  # forgotten, but still counted back correctly
     assert versions.stream == "ab" * 16
+
+
+def test_an_interrupt_while_a_number_is_set():
+    """The worker's process goes on."""
+    import multiprocessing
+
+    from deltawire._trl_worker import _Versions
+
+    versions = _Versions(multiprocessing.get_context("spawn"))
+
+    def trace(frame, event, _):
+        if event == "return" and frame.f_code.co_name == "__enter__":
+            raise KeyboardInterrupt  # a lock is taken, and nobody knows
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with versions.get_lock():
+            versions.value = 1
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    worker = threading.Thread(target=versions.number_of, args=(1,), daemon=True)
+    worker.start()
+    worker.join(30)
+    assert not worker.is_alive()
 
 
 # ---- the transfer by itself, over a server of that run ----------------------------------

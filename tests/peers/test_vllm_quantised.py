@@ -1,5 +1,7 @@
 """What goes wrong with quantised weights in a vLLM, and layouts that this machine cannot run."""
 import contextlib
+import pathlib
+import sys
 
 import pytest
 
@@ -8,6 +10,9 @@ pytest.importorskip("vllm")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import deltawire  # noqa: E402
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
+from at_each_line import at_each_line  # noqa: E402
 from test_vllm_weights import Engine, Run, parameters  # noqa: E402
 
 from deltawire.vllm import plain, quantised  # noqa: E402
@@ -91,6 +96,20 @@ def test_an_update_that_ends_before_the_sums_is_followed_by_a_whole_load(patched
             engine.update(update)
     with pytest.raises(Exception, match="not known"):
         engine.update(update)
+
+
+def test_interrupts_while_it_learns(patched):
+    """Layers have other parameters then. The next call puts them back."""
+    engine, before = patched[1], bits(patched[1])
+    backend, learnt = engine.backend, engine.backend._weights
+
+    def check():
+        backend.start_weight_update()
+        backend._weights = learnt
+        assert same_bits(bits(engine), before)
+
+    at_each_line(lambda: backend._learn(learnt.table), check, 10,
+                 file=("quantised.py", "shadows.py", "undo.py"))
 
 
 def test_wrong_sums_are_found(patched):

@@ -47,6 +47,7 @@ def source(stream, tmp_path):
     def open_source(interval=0.02):
         opened.append(StreamSource(stream.url, dir=str(tmp_path / "dir"), id="worker",
                                    interval=interval))
+        opened[-1].start()
         return opened[-1]
 
     yield open_source
@@ -188,6 +189,7 @@ class Engine:
         self.source = StreamSource(
             info["url"], dir=str(self.where / f"dir-{self.n_starts}"), id=info["id"],
             interval=0.02)
+        self.source.start()
 
     def update(self, stream, version, timeout):
         if self.source is None:

@@ -1,5 +1,7 @@
 """Interrupts a call at each line of the package in turn: the first two times that it is run."""
 import collections
+import dis
+import functools
 import pathlib
 import sys
 
@@ -8,18 +10,34 @@ import deltawire
 PACKAGE = str(pathlib.Path(deltawire.__file__).parent)
 
 
-def is_interrupted(n, call):
-    """Raises KeyboardInterrupt in CALL before the N-th line of the package that it runs. False if it
-    has fewer lines: then it has run."""
+@functools.cache
+def ends_of_with(code):
+    """Where CODE leaves a `with`. Python runs no handler of a signal between the last call in it
+    and the call of __exit__, but a trace function is called there."""
+    steps = list(dis.get_instructions(code))
+    ends = set()
+    for i, step in enumerate(steps):
+        next_ones = [(s.opname, s.argval) for s in steps[i:i + 6]
+                     if s.opname not in ("SWAP", "PRECALL")]
+        if next_ones[:4] == [("LOAD_CONST", None)] * 3 + [("CALL", 2)]:
+            ends.add(step.offset)
+    return ends
+
+
+def is_interrupted(n, call, file=""):
+    """Raises KeyboardInterrupt in CALL before the N-th line of the package that it runs, or of
+    files whose names end with FILE. False if it has fewer lines: then it has run."""
     count, visits = 0, collections.Counter()
 
     def trace(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE):
             return None
-        if event == "line":
-            visits[frame.f_code, frame.f_lineno] += 1
-            count += visits[frame.f_code, frame.f_lineno] <= 2
+        if (event == "line" and code.co_filename.endswith(file)
+                and frame.f_lasti not in ends_of_with(code)):
+            visits[code, frame.f_lineno] += 1
+            count += visits[code, frame.f_lineno] <= 2
             if count == n:
                 raise KeyboardInterrupt
         return trace
@@ -37,13 +55,13 @@ def is_interrupted(n, call):
     return False
 
 
-def at_each_line(call, check, least, before=lambda: None):
+def at_each_line(call, check, least, before=lambda: None, file=""):
     """Interrupts CALL at each of its lines in turn, and then not at all, between BEFORE and
     CHECK."""
     n, goes_on = 0, True
     while goes_on:
         n += 1
         before()
-        goes_on = is_interrupted(n, call)
+        goes_on = is_interrupted(n, call, file)
         check()
     assert n > least, "there was nothing to interrupt"

@@ -1,6 +1,10 @@
 """Ctrl-C at any instant leaves handles that go on. What is compared are the live weights."""
 import random
 import signal
+import sys
+import threading
+import time
+import types
 
 import pytest
 
@@ -9,6 +13,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_T
 import deltawire as dw  # noqa: E402
 import deltawire.torch  # noqa: E402
 from at_each_line import at_each_line, is_interrupted  # noqa: E402
+from deltawire import _drive  # noqa: E402
+from deltawire._drive import Driven, bring_all  # noqa: E402
+from deltawire.vllm.ahead import Ahead  # noqa: E402
 from deltawire.vllm.stream import StreamSource  # noqa: E402
 
 
@@ -202,6 +209,27 @@ def test_open_and_close(url):
     at_each_line(follow, check_follow, 30)
 
 
+def test_a_close_of_a_publisher(url):
+    """Steps of the optimizer wait for what is being read, or publish nothing any more."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    publisher = None
+
+    def make():
+        nonlocal publisher
+        publisher = deltawire.torch.Publisher(model, optimizer, url=url, folds=())
+
+    def check():
+        n_steps = publisher.steps
+        optimizer.step()
+        assert publisher.steps == n_steps or optimizer._optimizer_step_pre_hooks
+        publisher.close()
+        assert not optimizer._optimizer_step_pre_hooks
+        assert not optimizer._optimizer_step_post_hooks
+
+    at_each_line(lambda: publisher.close(), check, 5, make)
+
+
 def test_memory_that_moves(world):
     model, publisher, url = world
     served = Model()
@@ -298,3 +326,71 @@ def test_a_worker_that_follows_a_stream(world, tmp_path):
     at_each_line(bring, check, 15, publish)
     assert engine
     source.close()
+
+
+def threads(name):
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def test_a_thread_that_looks_ahead(tmp_path):
+    """Of vLLM's back end, without vLLM."""
+    ahead = Ahead(None, None)
+
+    def check():
+        ahead.watch(str(tmp_path))
+        assert len(threads("deltawire-ahead")) == 1
+        ahead.stop()
+        assert not threads("deltawire-ahead")
+
+    at_each_line(lambda: ahead.watch(str(tmp_path)), check, 5)
+    at_each_line(ahead.stop, check, 3, lambda: ahead.watch(str(tmp_path)))
+
+
+class Engine:
+    """Of a trainer that drives. Its worker stages nothing."""
+
+    is_mixed = False
+
+    def n_workers(self):
+        return 1
+
+    def follow(self, info, timeout):
+        pass
+
+
+def test_engines_that_are_driven(world, monkeypatch):
+    """A call that was interrupted twice goes on with no version."""
+    driven, url, calls = Driven(Engine(), {}), world[2], []
+
+    class Event(threading.Event):
+        def set(self):
+            if threads("deltawire-drive") and not calls:
+                calls.append(self)
+                raise KeyboardInterrupt
+            super().set()
+
+    def trace(frame, event, _):
+        if frame.f_code is not bring_all.__code__:
+            return None
+        if event == "line" and threads("deltawire-drive"):
+            raise KeyboardInterrupt
+        return trace
+
+    def bring(seconds):
+        return bring_all([driven], 0, lambda: dw.Stream(url), time.monotonic() + seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_drive, "threading", types.SimpleNamespace(
+            Event=Event, Thread=threading.Thread))
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                bring(3600)
+        finally:
+            sys.settrace(None)
+    assert calls and threads("deltawire-drive")
+    failures = []
+    last = threading.Thread(target=lambda: failures.append(bring(0)), daemon=True)
+    last.start()
+    last.join(30)
+    assert isinstance(failures[0][driven], TimeoutError)

@@ -16,27 +16,29 @@ class Ahead:
     def __init__(self, on_staged: Callable[[str], None], log: Any) -> None:
         self._on_staged, self._log = on_staged, log
         self.lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop = threading.Event()  # of the thread
         self._dir: str | None = None
         self._seen: tuple[int, ...] | None = None
         self._thread: threading.Thread | None = None
 
     def watch(self, directory: str | None) -> None:
         self._dir = directory
-        if directory is not None and self._thread is None:
-            self._stop.clear()
-            thread = threading.Thread(target=self._run, name="deltawire-ahead", daemon=True)
-            thread.start()
-            self._thread = thread
+        if directory is None or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._stop.set()  # of one whose start was interrupted
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stop,),
+                                        name="deltawire-ahead", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join()
+        self._thread = None
 
-    def _run(self) -> None:
-        while not self._stop.wait(INTERVAL):
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(INTERVAL):
             for name in NAMES:
                 try:
                     self._look(os.path.join(self._dir or "", name))

@@ -18,6 +18,7 @@ from .. import _core
 from . import plain
 from .ahead import Ahead
 from .stream import StreamSource
+from .undo import Undo
 from .weights import Refused, Table, Weights, table_of
 
 logger = init_logger("vllm.deltawire")
@@ -91,6 +92,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._check_plain()
         self._source: StreamSource | None = None
         self._weights: Weights | None = None
+        self._undo = Undo()
         self._holds = Position()
         self._is_fresh = False  # as vLLM has loaded it from a directory
         self._stored: set[str] = set()  # tensors that updates have set
@@ -122,8 +124,10 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             log=logger,
             on_staged=None if self._is_cpu else self._prepare,
         )
+        self._source.start()  # not before, or an interrupt would leave a thread to nobody
 
     def start_weight_update(self) -> None:
+        self._undo()
         self._check_plain()
 
     def finish_weight_update(self) -> None:
@@ -131,9 +135,9 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         self._ahead.stop()
-        source, self._source = self._source, None
-        if source is not None:
-            source.close()
+        if self._source is not None:
+            self._source.close()
+            self._source = None
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         with self._source.lock if self._source else self._ahead.lock:
@@ -142,6 +146,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._ahead.watch(update_info.dir)
 
     def _receive(self, update_info: UpdateInfo) -> None:
+        self._undo()
         if update_info.kind == "patch":
             self._check_fits(update_info)
         before, was_fresh = self._holds, self._is_fresh
@@ -210,7 +215,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _learnt(self, table: Table) -> Weights:
         start = time.monotonic()
-        weights = Weights(self.model, self.model_config, table, logger)
+        weights = Weights(self.model, self.model_config, table, logger, undo=self._undo)
         held = sum(n > 0 for n in weights.held.values())
         logger.info("deltawire: learnt where %d of %d tensors lie, in %d pieces: %.2f s",
                     held, len(table), weights.layout.pieces, time.monotonic() - start)
@@ -271,7 +276,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _follow(self, goal: int, before: Position, may_hold: bool) -> str | None:
         source = self._source
-        if source is None:
+        if source is None or source.is_closed:
             raise RuntimeError("an update that names no directory needs the stream's url: "
                                "POST /init_weight_transfer_engine "
                                '{"init_info":{"url":"s3://..."}}')

@@ -1,15 +1,16 @@
 """Layers with quantised weights, as vLLM's kernels keep them.
 
 vLLM loads them into parameters of the checkpoint's form, then replaces these by what its kernel
-wants and drops how they are loaded. So for the time of a load they are put back (`staged`)."""
+wants and drops how they are loaded. So for the time of a load they are put back (`stage`)."""
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Callable, Iterable, Iterator
+import functools
+from typing import Any, Callable, Iterable
 
 import torch
 
 from . import online
+from .undo import Undo
 
 BLOCK = 32
 """Rows of a weight that vLLM's CPU kernels pack together."""
@@ -241,30 +242,28 @@ def check(model: torch.nn.Module) -> None:
 Staged = Layer | online.OnlineWeight
 
 
-@contextlib.contextmanager
-def staged(layers: Iterable[Staged]) -> Iterator[dict[str, torch.nn.Parameter]]:
-    """Gives LAYERS, for a load, the parameters that vLLM loads into, and yields them by name.
-    Their contents are arbitrary."""
+def stage(layers: Iterable[Staged], undo: Undo) -> dict[str, torch.nn.Parameter]:
+    """Gives LAYERS, for a load, the parameters that vLLM loads into, and returns them by name.
+    Their contents are arbitrary. UNDO removes them."""
     from vllm.model_executor.model_loader.reload import layerwise
     from vllm.model_executor.model_loader.reload.meta import materialize_meta_tensor
     from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs
 
     stages: dict[str, torch.nn.Parameter] = {}
-    before: list[tuple[torch.nn.Module, dict[str, Any]]] = []
-    try:
-        modules = {layer.target.rpartition(".")[0]: layer.module for layer in layers}
-        for path, module in modules.items():
-            info = layerwise.get_layerwise_info(module)
-            before.append((module, dict(module._parameters)))
-            for name, meta in info.restore_metadata[0].items():
-                with torch.device("cpu"):
-                    stage = restore_layer_refs(materialize_meta_tensor(meta), module)
-                if hasattr(stage, "weight_loader"):  # not that which quantises at the end
-                    stage.weight_loader = layerwise._get_original_loader(stage)
-                module.register_parameter(name, stage)
-                stages[f"{path}.{name}"] = stage
-        yield stages
-    finally:
-        for module, parameters in before:
-            module._parameters.clear()
-            module._parameters.update(parameters)
+    modules = {layer.target.rpartition(".")[0]: layer.module for layer in layers}
+    for path, module in modules.items():
+        info = layerwise.get_layerwise_info(module)
+        undo.add(functools.partial(_put_back, module, dict(module._parameters)))
+        for name, meta in info.restore_metadata[0].items():
+            with torch.device("cpu"):
+                made = restore_layer_refs(materialize_meta_tensor(meta), module)
+            if hasattr(made, "weight_loader"):  # not that which quantises at the end
+                made.weight_loader = layerwise._get_original_loader(made)
+            module.register_parameter(name, made)
+            stages[f"{path}.{name}"] = made
+    return stages
+
+
+def _put_back(module: torch.nn.Module, parameters: dict[str, Any]) -> None:
+    module._parameters.clear()
+    module._parameters.update(parameters)

@@ -1,10 +1,13 @@
 """Memory that parameters have while a layout is learnt, so that the weights stay as they are."""
 from __future__ import annotations
 
+import functools
 import mmap
 from typing import Container, Iterable, Mapping
 
 import torch
+
+from .undo import Undo
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -21,33 +24,26 @@ def as_bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 class Shadows:
-    """While it is entered, PARAMETERS have memory of the host, in which all bits are equal until
-    something is loaded. It takes room only where something is loaded, also for parameters of a
-    device. Those named in OWN keep their memory, and what is in it is lost."""
+    """Until UNDO, PARAMETERS have memory of the host, in which all bits are equal until something
+    is loaded. It takes room only where something is loaded, also for parameters of a device. Those
+    named in OWN keep their memory, and what is in it is lost."""
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor], own: Container[str]) -> None:
+    def __init__(self, parameters: Mapping[str, torch.Tensor], own: Container[str],
+                 undo: Undo) -> None:
         self._parameters, self._own = parameters, own
         self._maps: dict[str, mmap.mmap] = {}
-        self._before: dict[str, torch.Tensor] = {}
-
-    def __enter__(self) -> Shadows:
-        try:
-            for name, parameter in self._parameters.items():
-                if name in self._own:
-                    self.clear([name])
-                elif parameter.numel():
-                    self._replace(name, parameter)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        for name, parameter in parameters.items():
+            if name in own:
+                self.clear([name])
+            elif parameter.numel():
+                undo.add(functools.partial(setattr, parameter, "data", parameter.data))
+                self._replace(name, parameter)
 
     def _replace(self, name: str, parameter: torch.Tensor) -> None:
         n_bytes = parameter.numel() * parameter.element_size()
         room = self._maps[name] = mmap.mmap(-1, n_bytes,
                                             flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         flat = torch.frombuffer(room, dtype=torch.uint8).view(parameter.dtype)
-        self._before[name] = parameter.data
         parameter.data = flat.as_strided(parameter.shape, parameter.stride())
 
     def clear(self, names: Iterable[str]) -> None:
@@ -57,9 +53,3 @@ class Shadows:
                 self._maps[name].madvise(mmap.MADV_DONTNEED)
             elif name in self._own:
                 as_bytes(in_memory_order(self._parameters[name])).fill_(0xFF)
-
-    def __exit__(self, *_: object) -> None:
-        for name, data in self._before.items():
-            self._parameters[name].data = data
-        self._before.clear()
-        self._maps.clear()

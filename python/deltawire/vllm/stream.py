@@ -2,8 +2,6 @@
 stages versions while the engine serves."""
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 import threading
 from typing import Any, Callable, Mapping, Sequence
@@ -30,9 +28,10 @@ class StreamSource:
         on_staged: Callable[[str], None] | None = None,
     ) -> None:
         """ON_STAGED takes the patch file of the next step while the engine serves; the lock is
-        held."""
-        self._scratch = dir is None
-        self.dir = dir or tempfile.mkdtemp(prefix="deltawire-vllm-")
+        held. Call start() when it lies where close() finds it."""
+        self._scratch = None if dir else tempfile.TemporaryDirectory(
+            prefix="deltawire-vllm-", ignore_cleanup_errors=True)
+        self.dir = dir or self._scratch.name
         self._interval = interval
         self._log = log
         self._on_staged = on_staged
@@ -46,22 +45,16 @@ class StreamSource:
         whole directory."""
         self._complaint = ""
         self._reported: tuple[str, str | None] | None = None
-        try:
-            self._follower = _core.Follower(
-                _core.Store(url, **dict(store or {})), into=self.dir, trust=trust,
-                stream=stream, id=id, report=False, open_timeout=0)
-        except BaseException:
-            self._remove_scratch()
-            raise
+        self._follower = _core.Follower(
+            _core.Store(url, **dict(store or {})), into=self.dir, trust=trust,
+            stream=stream, id=id, report=False, open_timeout=0)
         self._thread = threading.Thread(target=self._run, name="deltawire-stream",
                                         daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:  # a thread that nobody can stop would keep the directory
-            self.close()
-            raise
 
     # ---- the thread -------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -69,14 +62,15 @@ class StreamSource:
                 with self.lock:
                     self._stage_newest()
             except Exception as error:  # the store may be back at the next round
-                if self._stop.is_set() or self._is_closed():
+                if self._stop.is_set() or self.is_closed:
                     return
                 self._complain(str(error))
                 self._report("failed", str(error))
             self._stop.wait(self._interval)
 
-    def _is_closed(self) -> bool:
-        """Whether it is closed, for example at the end of the process."""
+    @property
+    def is_closed(self) -> bool:
+        """Also at the end of the process."""
         try:
             self._follower.version  # noqa: B018
         except _core.Invalid:
@@ -172,8 +166,5 @@ class StreamSource:
         self._follower.close()
         if self._thread.ident is not None:
             self._thread.join()
-        self._remove_scratch()
-
-    def _remove_scratch(self) -> None:
-        if self._scratch and os.path.isdir(self.dir):
-            shutil.rmtree(self.dir, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.cleanup()

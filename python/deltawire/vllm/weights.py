@@ -4,7 +4,7 @@ the model's own load_weights()."""
 from __future__ import annotations
 
 import collections
-import contextlib
+import functools
 import os
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -13,6 +13,7 @@ import torch
 from .. import _core
 from . import online, quantised, shared, ties
 from .shadows import Shadows, as_bytes, in_memory_order
+from .undo import Undo
 
 Table = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -74,11 +75,13 @@ class Weights:
 
     def __init__(
         self, model: torch.nn.Module, model_config: Any, table: Table, log: Any,
-        threads: int = 0,
+        threads: int = 0, undo: Undo | None = None,
     ) -> None:
+        """UNDO puts MODEL back if one of the calls was interrupted."""
         self.table = dict(table)
         self._model, self._model_config = model, model_config
         self._log, self._threads = log, threads
+        self._undo = undo or Undo()
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._others: dict[str, torch.Tensor] = dict(model.named_buffers())
         self._online = {weight.target: weight for name, module in model.named_modules()
@@ -116,8 +119,7 @@ class Weights:
         self._said: set[str] = set()
         self._covered: collections.Counter[str] = collections.Counter()
         self._reported: set[str] = set()  # by load_weights() as loaded
-        self._addresses: list[int] = []
-        self._is_bound = False
+        self._addresses: list[int] | None = None  # of the parameters, when they were bound
         self._quantised = set(self._online)  # also those that are given up
         self._learn()
         self.layout.end()
@@ -161,28 +163,18 @@ class Weights:
         self._packers = dict(_packers(self._model))
         packers = self._packers | {layer.target: layer.pack for layer in self._layers}
         layers = [*self._layers, *self._online.values()]
-        with quantised.staged(layers) if layers else contextlib.nullcontext({}) as stages:
-            self._learn_staged(stages, packers)
-
-    def _learn_staged(self, stages: Mapping[str, torch.Tensor],
-                      packers: Mapping[str, Callable]) -> None:
-        """STAGES are loaded instead of the targets of the same names, which are not touched."""
+        before, stray = self._digests(), []
         others = {name: _on_host(t) for name, t in self._others.items()}
-        before = self._digests()
-        self._loads = {name: stages.get(name, p) for name, p in self._parameters.items()}
-        self._loads |= {name: stages[name] for name in self._online}
-        self._shadows = Shadows(self._loads, stages)
-        stray = None
-        try:
-            with self._shadows:
-                for group in self._groups():
-                    self._learn_group(group, stages, packers)
-        finally:
-            del self._shadows, self._loads
-            for name, tensor in self._others.items():
-                if not _same_bits(_on_host(tensor), others[name]):
-                    tensor.copy_(others[name])
-                    stray = name
+        with self._undo:
+            self._undo.add(lambda: stray.extend(self._put_back(others)))
+            # loaded instead of the targets of the same names, which are not touched
+            stages = quantised.stage(layers, self._undo) if layers else {}
+            self._loads = {name: stages.get(name, p) for name, p in self._parameters.items()}
+            self._loads |= {name: stages[name] for name in self._online}
+            self._shadows = Shadows(self._loads, stages, self._undo)
+            for group in self._groups():
+                self._learn_group(group, stages, packers)
+        del self._shadows, self._loads
         for name, digest in self._digests().items():
             if digest != before[name]:
                 raise RuntimeError(f"load_weights() stores in {name} past its parameter, so that "
@@ -190,7 +182,15 @@ class Weights:
                                    "deltawire")
         self._forget_derived()
         if stray:
-            self._unplaced = f"it may be in {stray}, whose places cannot be told"
+            self._unplaced = f"it may be in {stray[-1]}, whose places cannot be told"
+
+    @torch.no_grad()
+    def _put_back(self, others: Mapping[str, torch.Tensor]) -> Iterator[str]:
+        """Yields the names of those that were changed."""
+        for name, tensor in self._others.items():
+            if not _same_bits(_on_host(tensor), others[name]):
+                yield name
+                tensor.copy_(others[name])
 
     def _digests(self) -> dict[str, str]:
         if not self._is_direct:
@@ -318,11 +318,11 @@ class Weights:
     def _give_up(self, weight: online.OnlineWeight, why: str) -> None:
         """From now on vLLM itself loads and quantises the layer again when it changes."""
         for other in [w for w in self._online.values() if w.module is weight.module]:
-            del self._online[other.target]
-            self._shared.pop(other.target, None)
             for name in self._sources.sources(other.target):
                 self._redone[name] = weight.module
                 self._forget(name, why)
+            self._shared.pop(other.target, None)
+            del self._online[other.target]
 
     def _resolve(self, loaded: Iterable[str]) -> set[str]:
         """The targets that load_weights() reports as loaded."""
@@ -332,11 +332,11 @@ class Weights:
 
     def _forget(self, name: str, why: str) -> None:
         if name not in self.reasons:
-            self.reasons[name] = why
             self.layout.forget(name)
             self._sources.forget(name)
             if self._whole is not None:
                 self._whole.forget(name)
+            self.reasons[name] = why  # at last, or an interrupt would leave the rest undone
 
     def _forget_derived(self) -> None:
         """Attention with latent keys and values computes with copies that are made after a weight
@@ -424,19 +424,18 @@ class Weights:
     def bind(self) -> None:
         """The parameters' memory may have moved."""
         addresses = [p.data_ptr() for p in self._parameters.values()]
-        if addresses != self._addresses:
-            self._addresses, self._is_bound = addresses, False
-            self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
-        if self._is_direct and not self._is_bound:
-            self._ready = None
+        if addresses == self._addresses:
+            return
+        self._addresses, self._ready = None, None  # until it is done
+        self._targets = {name: in_memory_order(p) for name, p in self._parameters.items()}
+        if self._is_direct:
             self.layout.bind({name: as_bytes(flat) for name, flat in self._targets.items()})
-            self._is_bound = True
+        self._addresses = addresses
 
     def _unbind(self) -> None:
         """Memory that the library reaches stays bound until it moves."""
         if not self._is_direct:
             self.layout.bind({})
-            self._is_bound = False
 
     def _wait(self) -> None:
         """The library does not wait for PyTorch's streams."""
@@ -577,17 +576,18 @@ class Weights:
         # in the same order on all ranks, which wait for each other
         for module in dict.fromkeys(self._redone[name] for name in sorted(names)
                                     if name in self._redone):
-            initialize_layerwise_reload(module)
-            try:
+            with self._undo:
+                self._undo.add(functools.partial(finalize_layerwise_reload, module,
+                                                 self._model_config))
+                initialize_layerwise_reload(module)
                 self._model.load_weights(_tensors(
                     tensors, [name for name, m in self._redone.items() if m is module]))
-            finally:
-                finalize_layerwise_reload(module, self._model_config)
         return set(names) - set(self._redone)
 
     def _load_staged(self, tensors: Mapping[str, Any], names: Iterable[str]) -> None:
         """Of quantised layers only scales: they have the same form in all kernels."""
-        with quantised.staged([*self._layers, *self._online.values()]) as stages:
+        with self._undo:
+            stages = quantised.stage([*self._layers, *self._online.values()], self._undo)
             packed = {layer.target for layer in self._layers} | set(self._online)
             scales = {name: (stage, self._parameters[name]) for name, stage in stages.items()
                       if name not in packed and name in self._parameters}
@@ -607,11 +607,11 @@ class Weights:
             initialize_layerwise_reload,
         )
 
-        initialize_layerwise_reload(self._model)
-        try:
+        with self._undo:
+            self._undo.add(functools.partial(finalize_layerwise_reload, self._model,
+                                             self._model_config))
+            initialize_layerwise_reload(self._model)
             self._model.load_weights(_tensors(tensors, self.table))
-        finally:
-            finalize_layerwise_reload(self._model, self._model_config)
 
     def prepare(self, patch: str) -> None:
         """Does what an apply() of PATCH can do before the engine pauses: computes the positions of
