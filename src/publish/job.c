@@ -102,8 +102,8 @@ dw_status dw_job_take_turn(dw_publisher *p, const char *step, dw_error *err)
     if (!dw_turn_of_step(&turn, step))
         return dw_fail(
             err, DW_INVALID, dw_store_url(p->store),
-            "ranks publish one `step` together: give a number that is the same "
-            "on all of them, and goes up");
+            "ranks publish one `step` together: give a number below 10^15 that is the "
+            "same on all of them, and goes up");
     if (turn < p->job.turn)
         return dw_fail(err, DW_INVALID, dw_store_url(p->store),
                        "step %s comes after step %s: steps of ranks go up. To go back, "
@@ -389,10 +389,8 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
                                      ? p->version - p->upkeep.version
                                      : 0;
     /* the ranks may disagree on the outcome: each reads the stream before it goes on */
-    if (p->sharded && status != DW_OK) {
+    if (p->sharded && status != DW_OK)
         p->commits.in_doubt = true;
-        p->live.shared.is_agreed = false;
-    }
     if (status == DW_OK)
         p->ranks.committed = p->job.turn;
     p->job.committing = false;

@@ -21,20 +21,19 @@
 #define POLL_MS_MAX  1000
 #define STEP_DIGITS  15 /* below 2^53 */
 #define STEP_TO_TURN 2
+#define SIGNS_A_TURN 1000003 /* more than anybody repeats a step */
 
 dw_status dw_ranks_open(dw_publisher *p, dw_error *err)
 {
     dw_ranks *r = &p->ranks;
     if (p->options.n_ranks == 1)
         return DW_OK;
-    r->heard = dw_alloc_zeroed(p->options.n_ranks, sizeof *r->heard);
     r->met = dw_alloc_zeroed(p->options.n_ranks, sizeof *r->met);
-    return r->heard && r->met ? dw_random_id(r->process, err) : dw_fail_memory(err, NULL);
+    return r->met ? dw_random_id(r->process, err) : dw_fail_memory(err, NULL);
 }
 
 void dw_ranks_close(dw_ranks *ranks)
 {
-    dw_free(ranks->heard);
     dw_free(ranks->met);
 }
 
@@ -52,15 +51,26 @@ bool dw_turn_of_step(uint64_t *turn, const char *step)
 }
 
 typedef struct turn_text {
-    char text[40];
+    char text[80];
 } turn_text;
 
-static turn_text name_turn(uint64_t turn)
+static turn_text name_turn(uint64_t turn, uint64_t attempt)
 {
     turn_text out = {"opening the stream"};
-    if (turn >= STEP_TO_TURN)
+    if (turn >= STEP_TO_TURN && attempt > 1)
+        snprintf(out.text, sizeof out.text, "at step %" PRIu64 " (attempt %" PRIu64 ")",
+                 turn - STEP_TO_TURN, attempt);
+    else if (turn >= STEP_TO_TURN)
         snprintf(out.text, sizeof out.text, "at step %" PRIu64, turn - STEP_TO_TURN);
     return out;
+}
+
+int dw_rank_compare(const dw_publisher *p, uint64_t turn, uint64_t attempt)
+{
+    const dw_ranks *r = &p->ranks;
+    if (turn != r->turn)
+        return turn < r->turn ? -1 : 1;
+    return attempt < r->attempt ? -1 : attempt > r->attempt;
 }
 
 dw_status dw_rank_write_id(char out[DW_ID_TEXT], const dw_publisher *p, dw_error *err)
@@ -151,8 +161,8 @@ static dw_status say(dw_publisher *p, dw_receipt_record *receipt, dw_error *err)
 
 void dw_ranks_begin(dw_publisher *p, uint64_t turn)
 {
+    p->ranks.attempt = turn == p->ranks.turn ? p->ranks.attempt + 1 : 1;
     p->ranks.turn = turn;
-    p->ranks.attempt++;
     p->ranks.is_heard = false;
     p->ranks.reason[0] = '\0';
 }
@@ -168,11 +178,8 @@ dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err)
 
 void dw_ranks_say_failed(dw_publisher *p, bool left, const dw_error *error)
 {
-    pthread_mutex_lock(&p->lock);
-    const bool is_fenced = p->fenced; /* each rank finds that out by itself */
-    pthread_mutex_unlock(&p->lock);
     /* what others heard from rank 0 they need not hear again from each other */
-    if (is_fenced || p->options.n_ranks == 1 || p->commits.epoch == 0 ||
+    if (p->options.n_ranks == 1 || p->commits.epoch == 0 ||
         (p->ranks.is_heard && p->options.rank != 0 && !left))
         return;
     char line[DW_ERROR_LINE_SIZE], reason[DW_ERROR_LINE_SIZE];
@@ -255,18 +262,30 @@ static dw_status fail_turn(dw_publisher *p, dw_error *err, const char *format, .
                    reason, dw_commit_next_version(p));
 }
 
-dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn, dw_error *err)
+dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
+                             uint64_t attempt, dw_error *err)
 {
     p->ranks.is_heard = true;
     return fail_turn(p, err, "rank %" PRIu32 " is already %s, this one is %s", rank,
-                     name_turn(turn).text, name_turn(p->ranks.turn).text);
+                     name_turn(turn, attempt).text,
+                     name_turn(p->ranks.turn, p->ranks.attempt).text);
+}
+
+/* Whether a later start has taken the stream. */
+static bool is_superseded(dw_publisher *p)
+{
+    dw_epoch_record next;
+    dw_status status = dw_stream_read_epoch(p->stream, p->commits.epoch + 1, &next, NULL);
+    if (status == DW_OK)
+        dw_epoch_record_release(&next);
+    return status == DW_OK || (status != DW_NOT_FOUND && dw_stream_passes_over(status));
 }
 
 /* DW_OK unless what RANK says ends this turn. */
 static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r,
                       dw_error *err)
 {
-    const bool is_new = r->attempt > p->ranks.heard[rank];
+    const int order = dw_rank_compare(p, r->turn, r->attempt);
     if (p->options.rank == 0 && p->ranks.met[rank][0] &&
         strcmp(p->ranks.met[rank], r->process) != 0)
         return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
@@ -278,13 +297,14 @@ static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r
                        "rank %" PRIu32
                        " could not open the stream (%.600s): start all ranks again",
                        rank, r->reason);
-    if (r->turn > p->ranks.turn)
-        return dw_rank_fail_ahead(p, rank, r->turn, err);
-    if (r->turn < p->ranks.turn)
+    if (order > 0)
+        return dw_rank_fail_ahead(p, rank, r->turn, r->attempt, err);
+    if (order < 0)
         return DW_OK;
-    if (r->says == DW_SAYS_FAILED && is_new) {
-        p->ranks.heard[rank] = r->attempt;
+    if (r->says == DW_SAYS_FAILED) {
         p->ranks.is_heard = true;
+        if (is_superseded(p)) /* then no rank can go on */
+            return dw_commit_fail_fenced(p, "it claimed the next epoch", err);
         return rank == 0
                    ? fail_turn(p, err, "rank 0 gave up: %s", r->reason)
                    : fail_turn(p, err, "rank %" PRIu32 " failed (%s)", rank, r->reason);
@@ -304,6 +324,7 @@ typedef struct waiting {
     bool *came;     /* [n_ranks] */
     uint32_t first; /* the first rank that did not come ... */
     uint64_t turn;  /* ... and where it was seen last */
+    uint64_t attempt;
     bool was_seen;
     uint64_t signs; /* changes if a rank says something new */
     uint64_t pause;
@@ -340,18 +361,11 @@ static dw_status look_at(waiting *w, uint32_t rank, dw_error *err)
     if (w->first == 0 || w->p->options.rank != 0) {
         w->first = rank;
         w->turn = turn;
+        w->attempt = attempt;
         w->was_seen = is_there;
     }
-    w->signs += is_there ? turn + attempt : 0;
+    w->signs += is_there ? turn * SIGNS_A_TURN + attempt : 0;
     return DW_OK;
-}
-
-/* Whether a later start has taken the stream. */
-static bool is_superseded(dw_publisher *p)
-{
-    char key[DW_KEY_TEXT];
-    dw_key_epoch(key, p->commits.epoch + 1);
-    return dw_store_stat(p->store, key, NULL, NULL, NULL) == DW_OK;
 }
 
 /* A request of this rank may have arrived late, and put an old receipt in the place of
@@ -368,7 +382,7 @@ static dw_status check_own(dw_publisher *p, dw_receipt_record *mine, dw_error *e
                          " of job '%s': stop all ranks, and start them with another "
                          "`job`",
                          p->options.rank, p->options.job);
-    else if (mine && found.attempt != p->ranks.attempt)
+    else if (mine && dw_rank_compare(p, found.turn, found.attempt) != 0)
         status = say(p, mine, err);
     dw_receipt_record_release(&found);
     return status;
@@ -381,7 +395,7 @@ static dw_status fail_late(waiting *w, dw_error *err)
         return dw_commit_fail_fenced(p, "it claimed the next epoch", err);
     return fail_turn(p, err, "rank %" PRIu32 " did not come in time%s%s", w->first,
                      w->was_seen ? "; it was seen " : "",
-                     w->was_seen ? name_turn(w->turn).text : "");
+                     w->was_seen ? name_turn(w->turn, w->attempt).text : "");
 }
 
 /* MINE is what this rank says meanwhile; or NULL. */
@@ -443,7 +457,8 @@ static dw_status take_part(void *context, uint32_t rank, dw_receipt_record *rece
 {
     const collection *c = context;
     dw_publisher *p = c->p;
-    if (!receipt || receipt->says != DW_SAYS_PART || receipt->turn != p->ranks.turn ||
+    if (!receipt || receipt->says != DW_SAYS_PART ||
+        dw_rank_compare(p, receipt->turn, receipt->attempt) != 0 ||
         receipt->version != version_of_turn(p))
         return DW_NOT_FOUND;
     if (p->ranks.turn == DW_TURN_MEET)
@@ -602,7 +617,10 @@ static dw_status take_commit(void *context, uint32_t rank, dw_receipt_record *re
         return status;
     const bool ours =
         c.epoch == p->commits.epoch && strcmp(c.writer, p->commits.writer) == 0;
-    if (ours && !is_made_of(p, &c, o->mine)) {
+    uint64_t turn = p->ranks.turn;
+    if (version > 0 && !dw_turn_of_step(&turn, c.step))
+        turn = DW_TURN_MEET;
+    if (ours && (turn != p->ranks.turn || !is_made_of(p, &c, o->mine))) {
         dw_baseline_fall_behind(p);
         status = dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "version %" PRIu64 " was committed from an earlier attempt. "

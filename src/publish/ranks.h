@@ -2,8 +2,9 @@
  * makes one commit of all receipts (docs/PROTOCOL.md, section 6).
  *
  * A turn is what ranks do together: they meet, make version 0, or publish a step. A rank
- * has one receipt, which it replaces; it says how far the rank is in which turn. Turns
- * only go up, so a rank that finds another one ahead of it gives its own turn up at once.
+ * has one receipt, which it replaces; it says how far the rank is in which turn. Turns,
+ * and attempts at one turn, only go up, so a rank that finds another one ahead of it
+ * gives its own turn up at once.
  *
  * Owner of dw_ranks: the owner of the baseline.
  */
@@ -20,11 +21,10 @@
 typedef struct dw_ranks {
     char process[DW_ID_TEXT]; /* of this publisher */
     uint64_t turn;
-    uint64_t attempt;   /* counts the turns that were begun, repeated ones too */
-    uint64_t committed; /* the turn of this job's newest version; 0: none */
-    bool is_heard;      /* another rank ended this turn */
-    char reason[400];   /* ... and why; or "" */
-    uint64_t *heard;    /* [n_ranks] the last attempt that ended a turn of this rank */
+    uint64_t attempt;        /* how often this rank has begun the turn */
+    uint64_t committed;      /* the turn of this job's newest version; 0: none */
+    bool is_heard;           /* another rank ended this turn */
+    char reason[400];        /* ... and why; or "" */
     char (*met)[DW_ID_TEXT]; /* [n_ranks] rank 0: their processes */
 } dw_ranks;
 
@@ -62,9 +62,12 @@ typedef dw_status (*dw_rank_look)(void *context, uint32_t rank,
 /* Rank 0 waits for something from each other rank, and the others for rank 0.
  * DW_UNAVAILABLE if one of them failed, is in a later turn, or did not come in time. */
 dw_status dw_ranks_wait(dw_publisher *p, dw_rank_look look, void *context, dw_error *err);
-/* The error if RANK is in a later turn than this one. */
+/* Below 0 if an attempt at a turn is earlier than the one of this rank, above 0 if it is
+ * later. What ranks do in different attempts may be about different weights. */
+int dw_rank_compare(const dw_publisher *p, uint64_t turn, uint64_t attempt);
+/* The error if RANK is in a later turn or attempt than this one. */
 dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
-                             dw_error *err);
+                             uint64_t attempt, dw_error *err);
 /* Writes a record of this rank in the place of an earlier one. */
 dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
                       dw_error *err);

@@ -78,6 +78,7 @@ static dw_status write_record(dw_writer *out, const dw_publisher *p,
     dw_maxima_record r = {.version = version_of(p),
                           .epoch = p->commits.epoch,
                           .turn = p->ranks.turn,
+                          .attempt = p->ranks.attempt,
                           .rank = p->options.rank,
                           .n_ranks = p->options.n_ranks,
                           .values = all->values,
@@ -136,9 +137,10 @@ static dw_status take_maxima(void *context, uint32_t rank, dw_receipt_record *re
     bool good = strcmp(r.stream, p->stream->record.stream) == 0 &&
                 strcmp(r.writer, p->commits.writer) == 0 && r.epoch == p->commits.epoch &&
                 r.rank == rank && r.n_ranks == p->options.n_ranks;
-    if (good && r.turn > p->ranks.turn)
-        status = dw_rank_fail_ahead(p, rank, r.turn, err);
-    else if (good && (r.turn < p->ranks.turn || r.version != version_of(p)))
+    const int order = dw_rank_compare(p, r.turn, r.attempt);
+    if (good && order > 0)
+        status = dw_rank_fail_ahead(p, rank, r.turn, r.attempt, err);
+    else if (good && (order < 0 || r.version != version_of(p)))
         status = DW_NOT_FOUND;
     for (size_t i = 0; status == DW_OK && good && i < r.n_runs; i++) {
         const dw_maxima_run *run = &r.runs[i];

@@ -228,7 +228,7 @@ typedef struct dw_receipt_record {
     char writer[DW_ID_TEXT];
     char process[DW_ID_TEXT]; /* drawn by each process that opens the stream */
     uint64_t turn;            /* what this is about: the same on all ranks */
-    uint64_t attempt;         /* counts those of this process */
+    uint64_t attempt;         /* how often the rank has begun it */
     uint32_t rank;
     uint32_t n_ranks;
     dw_receipt_says says;
@@ -259,6 +259,7 @@ typedef struct dw_maxima_record {
     uint64_t epoch;
     char writer[DW_ID_TEXT];
     uint64_t turn;
+    uint64_t attempt;
     uint32_t rank;
     uint32_t n_ranks;
     dw_maxima_run *runs; /* ascending, disjoint, none empty */

@@ -92,6 +92,7 @@ dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_
     out->epoch = dw_field_number(&f, "epoch");
     dw_field_id(&f, out->writer, "writer");
     out->turn = dw_field_number(&f, "turn");
+    out->attempt = dw_field_number(&f, "attempt");
     dw_field_rank(&f, &out->rank, &out->n_ranks);
     take_runs(&f, out);
     dw_fields_release(&f);
@@ -114,10 +115,10 @@ dw_status dw_maxima_record_write(dw_writer *out, dw_maxima_record *record,
     dw_record_begin(out, "maxima", record->stream);
     dw_write_format(out,
                     ",\"version\":%" PRIu64 ",\"epoch\":%" PRIu64
-                    ",\"writer\":\"%s\",\"turn\":%" PRIu64 ",\"rank\":%" PRIu32
-                    ",\"n_ranks\":%" PRIu32 ",\"maxima\":[",
+                    ",\"writer\":\"%s\",\"turn\":%" PRIu64 ",\"attempt\":%" PRIu64
+                    ",\"rank\":%" PRIu32 ",\"n_ranks\":%" PRIu32 ",\"maxima\":[",
                     record->version, record->epoch, record->writer, record->turn,
-                    record->rank, record->n_ranks);
+                    record->attempt, record->rank, record->n_ranks);
     for (size_t i = 0; i < record->n_runs; i++) {
         const dw_maxima_run *run = &record->runs[i];
         dw_write_format(out, "%s[%zu,%" PRIu64 ",\"", i ? "," : "", run->tensor,

@@ -1,6 +1,7 @@
 /* Ranks of one job that skip, repeat, fail and stall apart from each other, and restart
- * alone. Whatever they do, each version of the stream must be one step of the trainer, on
- * all ranks. The ranks are threads, each with a publisher of its own.
+ * alone; a step that is repeated may have other weights. Whatever they do, each version
+ * of the stream must be one step of the trainer, on all ranks. The ranks are threads,
+ * each with a publisher of its own.
  *
  *     ROUNDS=n SEED=n ranks
  *
@@ -23,7 +24,8 @@ enum {
     N_CALM = 4,
     N_ELEMS = 6000,
     WIDTH = 60,
-    N_TENSORS = 2
+    N_TENSORS = 2,
+    N_TRIES = 3 /* at a step; at every second one, each has other weights */
 };
 
 /* Long enough for every step: a rank that does not stall never waits so long. */
@@ -56,11 +58,12 @@ static uint64_t draw(uint64_t *state)
     return x ^ (x >> 31);
 }
 
-/* A weight at a step, as BF16: about one in eight changes with each step. */
-static uint16_t weight(uint64_t step, size_t tensor, uint64_t i)
+/* A weight at a state of the trainer, as BF16: about one in eight changes with each. The
+ * states of step S count from S * N_TRIES on. */
+static uint16_t weight(uint64_t state_number, size_t tensor, uint64_t i)
 {
     const uint64_t place = tensor * N_ELEMS + i;
-    const uint64_t last = step - (step + place) % 8 * (step >= 8);
+    const uint64_t last = state_number - (state_number + place) % 8 * (state_number >= 8);
     uint64_t state = place * 1000003 + last;
     return (uint16_t)(0x3c00 + draw(&state) % 0x0300);
 }
@@ -94,23 +97,25 @@ static dw_status confirm(void *context, dw_error *err)
     return DW_IO;
 }
 
-static void load(const rank *r, uint64_t step)
+static void load(const rank *r, uint64_t state_number)
 {
     for (size_t t = 0; t < N_TENSORS; t++)
         for (uint64_t i = 0; i < r->shards[t].n_elems; i++)
-            r->data[t][i] = weight(step, t, r->shards[t].first + i);
+            r->data[t][i] = weight(state_number, t, r->shards[t].first + i);
 }
 
-/* Publishes a step, and waits. */
-static dw_status publish(rank *r, uint64_t step, dw_error *err)
+/* Publishes the weights of a try at a step, and waits. */
+static dw_status publish(rank *r, uint64_t step, unsigned try, dw_error *err)
 {
-    char text[24];
+    char text[24], notes[24];
     uint64_t ticket;
     dw_publish_note note;
     dw_publish_note_init(&note);
     snprintf(text, sizeof text, "%" PRIu64, step);
+    snprintf(notes, sizeof notes, "%" PRIu64, step * N_TRIES + try);
     note.step = text;
-    load(r, step);
+    note.notes = notes;
+    load(r, step * N_TRIES + try);
     dw_status status = dw_publisher_publish(r->publisher, &ticket, &note, err);
     return status == DW_OK
                ? dw_publisher_wait(r->publisher, ticket, UINT_MAX, NULL, NULL, err)
@@ -135,16 +140,20 @@ static void *run(void *context)
         if (choice == 2 && dw_publisher_is_current(r->publisher, &current, &err) != DW_OK)
             r->good = fails("is_current", &err);
         r->refuses = choice == 3;
-        status = publish(r, step, &err);
+        status = publish(r, step, 0, &err);
         r->refuses = false;
-        for (uint64_t again = choice == 4 ? 2 : 0; again > 0; again--)
-            status = publish(r, step, &err);
-        if (status != DW_OK && status != DW_UNAVAILABLE && status != DW_IO)
+        const unsigned n_tries = choice == 3 ? 2 : choice == 4 ? 3 : 1;
+        const bool is_other = step % 2 == 1 && n_tries > 1;
+        for (unsigned i = 1; i < n_tries; i++)
+            status = publish(r, step, is_other ? i : 0, &err);
+        /* if the step is a version already, other weights are refused */
+        if (status != DW_OK && status != DW_UNAVAILABLE && status != DW_IO &&
+            !(status == DW_INVALID && is_other))
             r->good = fails("a step", &err);
     }
     /* without mischief all meet, however far apart they were */
     for (uint64_t step = last; step < last + N_CALM && r->good; step++)
-        status = publish(r, step, &err);
+        status = publish(r, step, 0, &err);
     if (r->good && status != DW_OK)
         r->good = r->may_stall || fails("the last step", &err);
     return NULL;
@@ -239,7 +248,7 @@ static bool play(dw_store *store, uint64_t round, uint64_t *random, uint64_t *st
         r->options.confirm = confirm;
         r->options.confirm_context = r;
         r->options.quantize = quantize;
-        load(r, *step);
+        load(r, *step * N_TRIES);
     }
     together(ranks, n, open_rank);
     bool good = all_good(ranks, n), is_open = true;
@@ -262,14 +271,14 @@ static bool play(dw_store *store, uint64_t round, uint64_t *random, uint64_t *st
 
 /* ---- the stream ---- */
 
-/* What one process makes of the weights of STEP. */
+/* What one process makes of the weights of a state. */
 static bool state_of(dw_digest *out, dw_publisher *whole, uint16_t *weights,
-                     uint64_t step)
+                     uint64_t state_number)
 {
     dw_error err = {0};
     for (size_t t = 0; t < N_TENSORS; t++)
         for (uint64_t i = 0; i < N_ELEMS; i++)
-            weights[t * N_ELEMS + i] = weight(step, t, i);
+            weights[t * N_ELEMS + i] = weight(state_number, t, i);
     return dw_publisher_state(whole, out, &err) == DW_OK || fails("state", &err);
 }
 
@@ -292,10 +301,11 @@ static bool check_versions(dw_store *store, dw_publisher *whole, uint16_t *weigh
         good = dw_stream_version(stream, v, &info, &err) == DW_OK || fails("log", &err);
         if (!good)
             break;
-        const uint64_t step = strtoull(info.step, NULL, 10);
-        good = state_of(&wanted, whole, weights, step);
+        const uint64_t number = strtoull(info.notes, NULL, 10);
+        good = state_of(&wanted, whole, weights, number);
         if (good && info.state != wanted) {
-            printf("version %" PRIu64 " is not step %" PRIu64 " of all ranks\n", v, step);
+            printf("version %" PRIu64 " is not step %" PRIu64 " of all ranks\n", v,
+                   number / N_TRIES);
             good = false;
         }
         dw_follow_options options;

@@ -152,6 +152,7 @@ static inline dw_maxima_record sample_maxima(void)
         .epoch = 3,
         .writer = SAMPLE_WRITER,
         .turn = 2,
+        .attempt = 4,
         .rank = 6,
         .n_ranks = 8,
         .runs = runs,

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "publish/publisher.h"
 #include "stream/listing.h"
+#include "unit/pass_store.h"
 #include "unit/quant_trainer.h"
 
 enum { N_RANKS = 3, MAX_SHARDS = 4000 };
@@ -397,6 +398,69 @@ static dw_status confirm(void *refuses, dw_error *err)
     return *(const bool *)refuses ? dw_fail(err, DW_STALE, NULL, "refused") : DW_OK;
 }
 
+/* A store that may lose replies with commits. */
+typedef struct blind_store {
+    dw_store *inner;
+    _Atomic bool is_blind;
+} blind_store;
+
+static dw_status blind_get(void *self, const char *key, uint64_t offset, void *into,
+                           size_t n, size_t *n_read, const dw_progress *progress,
+                           dw_error *err)
+{
+    const blind_store *s = self;
+    dw_status status = pass_get(self, key, offset, into, n, n_read, progress, err);
+    return status == DW_OK && s->is_blind && strncmp(key, "commits/", 8) == 0
+               ? dw_fail(err, DW_UNAVAILABLE, key, "lost")
+               : status;
+}
+
+static dw_status blind_put(void *self, const char *key, const dw_source *source,
+                           dw_put_mode mode, const dw_progress *progress, dw_error *err)
+{
+    return dw_store_put(pass_inner(self), key, source, mode, progress, err);
+}
+
+/* A rank that did not hear of a commit publishes the step again: there is nothing to do,
+ * because the weights are the same. */
+static void test_step_again(void **state)
+{
+    (void)state;
+    static const dw_store_driver driver = {.struct_bytes = sizeof driver,
+                                           .name = "blind",
+                                           .get = blind_get,
+                                           .put = blind_put,
+                                           .stat = pass_stat,
+                                           .list = pass_list,
+                                           .remove = pass_remove};
+    trainer m;
+    trainer_make(&m);
+    blind_store blind = {.inner = kit_mem_store()};
+    dw_store *store = pass_open(&driver, &blind);
+    const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
+    rank ranks[N_RANKS];
+    make_ranks(ranks, &m, blind.inner, &quant, FLAT, "job");
+    ranks[1].store = store;
+    together(ranks, open_rank);
+    trainer_step(&m, 10);
+    blind.is_blind = true;
+    try_together(ranks, publish_rank, N_RANKS);
+    assert_ok(ranks[0].status, &ranks[0].err);
+    assert_int_equal(ranks[1].status, DW_UNAVAILABLE);
+    blind.is_blind = false;
+    ranks[1].n_steps--;
+    publish_rank(&ranks[1]);
+    assert_ok(ranks[1].status, &ranks[1].err);
+    assert_int_equal(ranks[1].report.version, 1);
+    trainer_step(&m, 10);
+    together(ranks, publish_rank);
+    check(&m, blind.inner, &quant);
+    close_ranks(ranks);
+    dw_store_close(store);
+    dw_store_close(blind.inner);
+    trainer_free(&m);
+}
+
 /* What ranks agreed on for a version that failed is forgotten. */
 static void test_sticky_failed(void **state)
 {
@@ -658,7 +722,7 @@ int main(void)
         cmocka_unit_test(test_missing_rank),  cmocka_unit_test(test_files),
         cmocka_unit_test(test_rank_ahead),    cmocka_unit_test(test_current_alone),
         cmocka_unit_test(test_faults),        cmocka_unit_test(test_sticky),
-        cmocka_unit_test(test_sticky_failed),
+        cmocka_unit_test(test_sticky_failed), cmocka_unit_test(test_step_again),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

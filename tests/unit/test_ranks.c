@@ -570,6 +570,111 @@ static void test_failed_rank(void **state)
     }
 }
 
+/* A step failed on one rank, and all publish it again, with other weights: what a rank
+ * did in the first attempt is no part of the second. */
+static void test_step_again(void **state)
+{
+    (void)state;
+    for (size_t who = 0; who < 2; who++) {
+        kit k;
+        kit_make(&k);
+        dw_store *store = kit_mem_store();
+        job j;
+        bool refuses = false;
+        make_job(&j, &k, store, 2, false);
+        j.ranks[who].options.confirm = refuse;
+        j.ranks[who].options.confirm_context = &refuses;
+        open_all(&j);
+        for (size_t i = 0; i < 2; i++)
+            strcpy(j.ranks[i].step, "1");
+        kit_step(&k, 100);
+        load(&j);
+        refuses = true;
+        run_ranks(&j, publish_rank, ALL);
+        for (size_t i = 0; i < 2; i++)
+            assert_int_equal(j.ranks[i].status, i == who ? DW_IO : DW_UNAVAILABLE);
+        refuses = false;
+        kit_step(&k, 100);
+        assert_int_equal(kit_keep(&k), 1);
+        load(&j);
+        pthread_t first;
+        assert_int_equal(pthread_create(&first, NULL, publish_rank, &j.ranks[0]), 0);
+        dw_publisher_drained(j.ranks[0].p, 300); /* it waits for rank 1 */
+        publish_rank(&j.ranks[1]);
+        pthread_join(first, NULL);
+        for (size_t i = 0; i < 2; i++) {
+            assert_ok(j.ranks[i].status, &j.ranks[i].error);
+            assert_int_equal(j.ranks[i].report.version, 1);
+        }
+        free_job(&j);
+        kit_check_stream(&k, store, NULL);
+        dw_store_close(store);
+        kit_free(&k);
+    }
+}
+
+/* A rank without weights must not take the late commit of an earlier step for that of its
+ * own: then it would not come when the step is published again. */
+static void test_late_commit_idle(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    late_store late = {.inner = kit_mem_store()};
+    dw_store *store = late_open(&late);
+    job j;
+    make_job(&j, &k, store, 2, true);
+    open_all(&j);
+    for (unsigned turn = 0; turn < 2; turn++) {
+        limit_rank(&j, 1, turn == 0 ? 500 : 300000);
+        late.hold = turn == 0;
+        late.before_others = turn == 1;
+        kit_step(&k, 100);
+        const size_t attempt = kit_keep(&k);
+        load(&j);
+        for (size_t i = 0; i < 2; i++)
+            snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+        run_ranks(&j, publish_rank, ALL);
+        for (size_t i = 0; i < 2; i++)
+            assert_int_equal(j.ranks[i].status, DW_UNAVAILABLE);
+    }
+    run_ranks(&j, publish_rank, ALL);
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(j.ranks[i].status, &j.ranks[i].error);
+        assert_int_equal(j.ranks[i].report.version, 2);
+    }
+    free_job(&j);
+    kit_check_stream(&k, late.inner, NULL);
+    dw_store_close(store);
+    dw_store_close(late.inner);
+    kit_free(&k);
+}
+
+/* If another writer takes the stream over, no rank waits for the limit, which is long. */
+static void test_taken_over(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    job j, other;
+    make_job(&j, &k, store, 3, false);
+    open_all(&j);
+    make_job(&other, &k, store, 1, false);
+    open_all(&other);
+    kit_step(&k, 20);
+    load(&j);
+    for (size_t i = 0; i < 3; i++)
+        strcpy(j.ranks[i].step, "5");
+    run_ranks(&j, publish_rank, ALL);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(j.ranks[i].status, DW_CONFLICT);
+    free_job(&j);
+    free_job(&other);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 /* Only rank 0 creates the stream: one that another rank would make of a wrong model would
  * stay. */
 static void test_wrong_model(void **state)
@@ -652,7 +757,8 @@ int main(void)
         cmocka_unit_test(test_steps),       cmocka_unit_test(test_failed_rank),
         cmocka_unit_test(test_wrong_model), cmocka_unit_test(test_job_again),
         cmocka_unit_test(test_late_commit), cmocka_unit_test(test_unsigned_receipt),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_faults),      cmocka_unit_test(test_step_again),
+        cmocka_unit_test(test_taken_over),  cmocka_unit_test(test_late_commit_idle),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
