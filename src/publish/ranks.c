@@ -390,10 +390,7 @@ static dw_status check_own(dw_publisher *p, dw_receipt_record *mine, dw_error *e
 
 static dw_status fail_late(waiting *w, dw_error *err)
 {
-    dw_publisher *p = w->p;
-    if (p->options.rank != 0 && is_superseded(p))
-        return dw_commit_fail_fenced(p, "it claimed the next epoch", err);
-    return fail_turn(p, err, "rank %" PRIu32 " did not come in time%s%s", w->first,
+    return fail_turn(w->p, err, "rank %" PRIu32 " did not come in time%s%s", w->first,
                      w->was_seen ? "; it was seen " : "",
                      w->was_seen ? name_turn(w->turn, w->attempt).text : "");
 }
@@ -424,7 +421,12 @@ static dw_status wait_for_ranks(dw_publisher *p, dw_receipt_record *mine,
             break;
         if (w.signs != signs)
             w.end = dw_clock_ms() + limit;
-        if (dw_clock_ms() >= w.end)
+        const bool is_late = dw_clock_ms() >= w.end;
+        /* at the meeting, ranks may follow to the next epoch */
+        const bool may_end = p->ranks.turn != DW_TURN_MEET && w.pause == POLL_MS_MAX;
+        if ((is_late || may_end) && is_superseded(p))
+            status = dw_commit_fail_fenced(p, "it claimed the next epoch", err);
+        else if (is_late)
             status = fail_late(&w, err);
         else if (dw_job_cancelled(p, 0, 0) != 0)
             status = dw_fail(err, DW_CANCELLED, dw_store_url(p->store),

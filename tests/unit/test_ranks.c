@@ -650,29 +650,33 @@ static void test_late_commit_idle(void **state)
     kit_free(&k);
 }
 
-/* If another writer takes the stream over, no rank waits for the limit, which is long. */
+/* If another writer takes the stream over, no rank waits for the limit, which is long;
+ * nor if a rank does not come any more. */
 static void test_taken_over(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
-    job j, other;
-    make_job(&j, &k, store, 3, false);
-    open_all(&j);
-    make_job(&other, &k, store, 1, false);
-    open_all(&other);
-    kit_step(&k, 20);
-    load(&j);
-    for (size_t i = 0; i < 3; i++)
-        strcpy(j.ranks[i].step, "5");
-    run_ranks(&j, publish_rank, ALL);
-    for (size_t i = 0; i < 3; i++)
-        assert_int_equal(j.ranks[i].status, DW_CONFLICT);
-    free_job(&j);
-    free_job(&other);
-    dw_store_close(store);
-    kit_free(&k);
+    for (size_t dead = 0; dead <= 3; dead++) {
+        kit k;
+        kit_make(&k);
+        dw_store *store = kit_mem_store();
+        job j, other;
+        make_job(&j, &k, store, 3, false);
+        open_all(&j);
+        make_job(&other, &k, store, 1, false);
+        open_all(&other);
+        kit_step(&k, 20);
+        load(&j);
+        for (size_t i = 0; i < 3; i++)
+            strcpy(j.ranks[i].step, "5");
+        run_ranks(&j, publish_rank, ALL & ~(1u << dead));
+        for (size_t i = 0; i < 3; i++)
+            if (i != dead)
+                assert_int_equal(j.ranks[i].status, DW_CONFLICT);
+        free_job(&j);
+        free_job(&other);
+        dw_store_close(store);
+        kit_free(&k);
+    }
 }
 
 /* Only rank 0 creates the stream: one that another rank would make of a wrong model would
