@@ -82,7 +82,7 @@ static void run_rank(unsigned rank, const char *url, char **paths, int n_paths)
         size_t n_next;
         must(dw_checkpoint_open(&next, paths[i], DW_CHECKPOINT_READ, &err), &err);
         load(shards, n_shards, dw_checkpoint_tensors(next, &n_next));
-        snprintf(step, sizeof step, "s%d", i);
+        snprintf(step, sizeof step, "%d", i);
         const dw_publish_note note = {.struct_bytes = sizeof note, .step = step};
         must(dw_publisher_publish(publisher, &ticket, &note, &err), &err);
         must(dw_publisher_wait(publisher, ticket, 60000, &done, NULL, &err), &err);

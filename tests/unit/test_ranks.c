@@ -386,7 +386,6 @@ static void test_late_commit(void **state)
     job j;
     make_job(&j, &k, store, 2, false);
     open_all(&j);
-    limit_rank(&j, 1, 500); /* no outcome comes; rank 0 has the receipt of rank 1 */
     late.hold = true;
     kit_step(&k, 100);
     size_t attempt = kit_keep(&k);
@@ -407,7 +406,6 @@ static void test_late_commit(void **state)
     run_ranks(&j, publish_rank, ALL);
     assert_int_equal(j.ranks[0].status, DW_UNAVAILABLE);
     assert_int_equal(j.ranks[1].status, DW_UNAVAILABLE);
-    limit_rank(&j, 1, 300000);
     publish_all(&j, 2);
     kit_step(&k, 20);
     publish_all(&j, 3);
@@ -626,7 +624,6 @@ static void test_late_commit_idle(void **state)
     make_job(&j, &k, store, 2, true);
     open_all(&j);
     for (unsigned turn = 0; turn < 2; turn++) {
-        limit_rank(&j, 1, turn == 0 ? 500 : 300000);
         late.hold = turn == 0;
         late.before_others = turn == 1;
         kit_step(&k, 100);
