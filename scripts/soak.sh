@@ -2,7 +2,8 @@
 # Tests streams with kills, many followers and damage, for longer than `make test`: half
 # of the rounds with a directory, half with a real S3 server (all with a directory if no
 # server can be started), then a hundred followers of each; and the loop of
-# examples/wordle, whose trainer, servers, agents and environment are killed in turn.
+# examples/wordle, whose trainer, servers, agents and environment are killed in turn; and
+# an agent with a real vLLM, if DW_TEST_PEERS is set.
 #
 #     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
 #
@@ -79,5 +80,18 @@ users() { # SEQUENCES
 if [ "${DW_TEST_TORCH:-1}" != 0 ]; then
     echo "== models in PyTorch: $((rounds * 20)) sequences"
     users $((rounds * 20)) || failed="$failed models in PyTorch;"
+fi
+
+# An agent with a real vLLM, which is large: only if DW_TEST_PEERS is set.
+engine() { # STEPS
+    local venv
+    venv=$(scripts/venv.sh vllm) && scripts/package.sh >build/soak-package.log 2>&1 || return 1
+    STEPS=$1 SEED=${SEED:-$$} DELTAWIRE=$PWD/build/deltawire OMP_NUM_THREADS=1 \
+        PYTHONPATH=$PWD/build-python/site PYTHONDONTWRITEBYTECODE=1 \
+        "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/peers/test_vllm_truth.py -k random
+}
+if [ -n "${DW_TEST_PEERS:-}" ]; then
+    echo "== an agent with a real vLLM: $((rounds / 5 + 1)) steps"
+    engine $((rounds / 5 + 1)) || failed="$failed an agent with a real vLLM;"
 fi
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }

@@ -26,7 +26,7 @@ DELTAWIRE = os.environ.get("DELTAWIRE", str(vllm_server.HERE.parents[1] / "build
 PROMPTS = [[3, 4, 5]]
 N_TOKENS = 8
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-N_STEPS = 10
+N_STEPS = int(os.environ.get("STEPS", 10))
 
 
 def make_model(where):
@@ -139,14 +139,14 @@ class World:
     def stream(self, name, **options):
         return Stream(self.where / name, self.where / "model", **options)
 
-    def follow(self, stream):
+    def follow(self, stream, *options):
         """Another agent."""
         self.stop_agent()
         with open(self.log, "wb") as log:
             self.agent = subprocess.Popen(
                 [DELTAWIRE, "follow", stream.url, "--into", stream.dir, "--engine",
-                 f"vllm={self.server.url}", "--engine-check", "0.3", "--interval", "0.2"],
-                stdout=log, stderr=log)
+                 f"vllm={self.server.url}", "--engine-check", "0.3", "--interval", "0.2",
+                 *options], stdout=log, stderr=log)
 
     def stop_agent(self):
         """As if it was killed."""
