@@ -171,6 +171,8 @@ def install():
         module(name, __version__="0.32.0", __path__=[])
     module("vllm.distributed.weight_transfer.base", WeightTransferEngine=WeightTransferEngine,
            WeightTransferInitInfo=object, WeightTransferUpdateInfo=object)
+    module("vllm.distributed.parallel_state", get_tp_group=lambda: types.SimpleNamespace(
+        cpu_group=torch.distributed.group.WORLD))
     module("vllm.logger", init_logger=lambda name: log)
     module("vllm.model_executor.model_loader.reload",
            initialize_layerwise_reload=reloads.append,

@@ -1,10 +1,15 @@
 """The back end of vLLM with a model that stands in for vLLM's: a patch must leave the weights of a
 fresh load. `vllm_check.py cuda` on a GPU (scripts/test-gpu.sh), `vllm_check.py cpu` in make test;
 with the package on PYTHONPATH. Exit status 77: there is no GPU or no PyTorch."""
+import dataclasses
+import json
+import os
 import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -25,6 +30,7 @@ from at_each_line import at_each_line
 stand_in.install()
 
 import deltawire as dw
+import vllm_rank
 from deltawire.vllm import backend
 
 ON_GPU = DEVICE == "cuda"
@@ -129,6 +135,46 @@ class Engine:
             self.graph.replay()
             torch.cuda.synchronize()
             assert torch.equal(bits(self.output), bits(fresh(self.tokens)))
+
+
+class Ranks:
+    """An engine of two processes."""
+
+    def __init__(self, run, tied=False):
+        self.tied = tied
+        self.processes = [subprocess.Popen(
+            [sys.executable, vllm_rank.__file__, DEVICE, str(rank), run.dir, run.where / "meeting",
+             "tied" if tied else "apart"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True) for rank in range(2)]
+        self.is_late = threading.Timer(300, self.kill)  # ranks that wait for each other for ever
+        self.is_late.start()
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+
+    def close(self):
+        self.is_late.cancel()
+        self.kill()
+        for process in self.processes:
+            process.communicate()
+
+    def call(self, call, *values):
+        """VALUES are those of each rank. Returns the errors."""
+        for process, one in zip(self.processes, values, strict=True):
+            if dataclasses.is_dataclass(one):
+                one = dataclasses.asdict(one)
+            process.stdin.write(json.dumps([call, one]) + "\n")
+            process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for process in self.processes]
+        self.hashes = [answer["hashes"] for answer in answers]
+        return [answer["error"] for answer in answers]
+
+    def check(self, live):
+        for rank in range(2):
+            fresh = stand_in.Model(rank, DEVICE, tied=self.tied)
+            fresh.load_weights(live.items())
+            assert self.hashes[rank] == vllm_rank.hashes(fresh), f"rank {rank}"
 
 
 class Check(unittest.TestCase):
@@ -242,7 +288,7 @@ class Check(unittest.TestCase):
         engine = self.engine(0)
         run.publish()
         run.follower.stage()
-        with self.assertRaisesRegex(ValueError, "the weights are not known"):
+        with self.assertRaisesRegex(RuntimeError, "the weights are not known"):
             engine.update(run.update())
         run.follower.finish()
         engine.update(run.snapshot())
@@ -254,7 +300,7 @@ class Check(unittest.TestCase):
         engine.update(run.snapshot())
         other.publish()
         other.follower.stage()
-        with self.assertRaisesRegex(ValueError, "version 0 of another stream"):
+        with self.assertRaisesRegex(RuntimeError, "version 0 of another stream"):
             engine.update(other.update())
         engine.check(run)
         other.follower.finish()
@@ -437,6 +483,113 @@ class Check(unittest.TestCase):
             engine.check(run)
 
         at_each_line(lambda: engine.update(run.snapshot()), check, 100, make)
+
+    def ranks(self, run, **options):
+        ranks = Ranks(run, **options)
+        self.addCleanup(ranks.close)
+        return ranks
+
+    def stores(self, ranks, *infos):
+        self.assertEqual(ranks.call("update", *(infos * 2)[:2]), [None, None])
+        ranks.check(self.run_.live)
+
+    def refuses(self, ranks, was, why, *infos):
+        """On both ranks, with the weights that they had."""
+        for error in ranks.call("update", *infos):
+            self.assertRegex(error or "", f"^nothing was stored: {why}")
+        ranks.check(was)
+
+    def copied(self):
+        return {name: weight.clone() for name, weight in self.run_.live.items()}
+
+    def damaged(self, update):
+        """The patch, as if a rank read it wrong."""
+        patch = bytearray(pathlib.Path(update.patch).read_bytes())
+        patch[len(patch) // 2] ^= 4
+        path = self.run_.where / "damaged"
+        path.write_bytes(patch)
+        return dataclasses.replace(update, patch=str(path))
+
+    def test_all_ranks_store_or_none(self):
+        run = self.run_
+        ranks = self.ranks(run)
+        self.stores(ranks, run.snapshot())
+        lacking = self.other_run(lacks=["model.layers.0.moe.experts.3.up_proj.weight"], seed=4)
+        for rank in range(2):
+            was = self.copied()
+            run.publish()
+            run.follower.stage()
+            update = run.update()
+            infos = [update, update]
+            infos[rank] = self.damaged(update)
+            self.refuses(ranks, was, f"rank {rank}: .*damaged", *infos)
+            infos[rank] = dataclasses.replace(update, from_version=7)
+            self.refuses(ranks, was, f"rank {rank}: the patch starts from version 7", *infos)
+            infos[rank] = dataclasses.replace(update, patch="/nowhere")
+            self.refuses(ranks, was, f"rank {rank}: .*nowhere", *infos)
+            self.stores(ranks, update)  # it was refused, and still fits
+            run.follower.finish()
+            infos = [run.snapshot()] * 2
+            infos[rank] = lacking.snapshot()
+            self.refuses(ranks, run.live, f"rank {rank}: the version has no model", *infos)
+            infos[rank] = dataclasses.replace(run.snapshot(), dir="/nowhere")
+            self.refuses(ranks, run.live, f"rank {rank}: .*nowhere", *infos)
+        run.publish()
+        run.follower.stage()
+        self.stores(ranks, run.update())
+
+    def test_ranks_of_which_one_has_tied_tensors_that_differ(self):
+        run = self.run_ = self.other_run(tied=True)
+        ranks = self.ranks(run, tied=True)
+        self.stores(ranks, run.snapshot())
+        other = self.other_run(tied=True)
+        was = self.copied()
+        for one in (run, other):
+            one.live["model.embed_tokens.weight"][5] += 1
+            one.live["lm_head.weight"][5] += 1
+        other.live["lm_head.weight"][6, 7] += 1
+        for one in (run, other):
+            one.publisher.wait(one.publisher.publish())
+            one.follower.stage()
+        update = run.update()
+        apart = dataclasses.replace(update, patch=other.update().patch)
+        self.refuses(ranks, was, "rank 1: lm_head.weight and .* are one memory", update, apart)
+        apart = dataclasses.replace(run.snapshot(), dir=str(other.dir))
+        self.refuses(ranks, was, "rank 0: lm_head.weight and .* are one memory", apart,
+                     run.snapshot())
+        self.stores(ranks, update)
+
+    def test_a_rank_that_fails_while_it_stores(self):
+        """Then all say so, and nobody says that nothing was stored."""
+        run = self.run_
+        ranks = self.ranks(run)
+        self.stores(ranks, run.snapshot())
+        run.publish(0.5)
+        run.follower.stage()
+        update = run.update()
+        ranks.call("flip", [], ["model.layers.1.moe.experts.w13_weight"])
+        for error in ranks.call("update", update, update):
+            self.assertIn("not what the patch replaces", error or "")
+            self.assertNotIn("nothing was stored", error)
+        run.follower.finish()
+        self.stores(ranks, run.snapshot())
+
+    def test_ranks_that_follow_a_stream(self):
+        """Each by itself. One finds no store."""
+        run = self.run_
+        ranks = self.ranks(run)
+        os.symlink(run.where / "run", run.where / "other")
+        urls = [f"file://{run.where}/run", f"file://{run.where}/other"]
+        self.assertEqual(ranks.call("init", *({"url": url, "interval": 600} for url in urls)),
+                         [None, None])
+        self.stores(ranks, backend.UpdateInfo(version=0))
+        for version in (1, 2):
+            was = self.copied()
+            run.publish()
+            os.rename(run.where / "other", run.where / "away")
+            self.refuses(ranks, was, "rank 1: ", *[backend.UpdateInfo(version=version)] * 2)
+            os.rename(run.where / "away", run.where / "other")
+            self.stores(ranks, backend.UpdateInfo(version=version))
 
     @unittest.skipUnless(ON_GPU, "memory of a GPU")
     def test_learning_takes_no_memory_of_the_device(self):

@@ -230,6 +230,8 @@ def on_two_ranks(where, scheme, **environment):
     assert made.returncode == 0, (where / "log").read_text()[-6000:]
     run.close()
     answer = json.loads(made.stdout)
+    assert "nothing was stored: rank 1: " in answer["refused"]
+    assert answer["then"] == answer["first"]
     for rank in range(2):
         assert answer["patched"][rank] == answer["fresh"][rank]
         assert answer["patched"][rank] != answer["first"][rank]

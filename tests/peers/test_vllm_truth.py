@@ -327,3 +327,43 @@ def test_random_streams_labels_and_versions(world):
                        if deed != "untie" else ())
         world.serves(stream)
     bad.publisher.close()
+
+
+def test_an_engine_of_two_ranks_goes_on_after_a_refusal(world):
+    """Its weights are whole, so the agent resumes it. After a patch it has the weights that it
+    loads from the directory."""
+    stream, alone = world.a, world.server
+    world.stop_agent()
+    world.server = Server(stream.dir, world.where / "plugin", world.where / "ranks.log",
+                          options=("--tensor-parallel-size", "2"))
+
+    def serves():
+        wait_until(lambda: world.label() == stream.label and not world.server.is_paused(),
+                   f"{stream.label}; see {world.log}")
+        return world.server.call("POST", "/weight_checker", {"action": "checksum"})["checksums"]
+
+    bad = world.stream("bad-ranks", seed=10, lacks=[NORM])
+    try:
+        world.server.start()
+        world.server.wait()
+        world.follow(stream)
+        before = serves()
+        assert len(before) > len(unranked(before))
+        world.follow(bad)
+        world.refuses("nothing was stored", f"the version has no {NORM}")
+        wait_until(lambda: not world.server.is_paused(), "it goes on")
+        assert bad.id not in world.label()
+        world.follow(stream)
+        assert serves() == before
+        stream.publish()
+        after = serves()
+        assert after != before
+        world.stop_agent()
+        world.server.call("POST", "/weight_checker", {"action": "reset"})
+        world.follow(stream)
+        wait_until(lambda: serves() == after, "it has loaded the directory")
+    finally:
+        world.stop_agent()
+        world.server.kill()
+        world.server = alone
+        bad.publisher.close()

@@ -326,11 +326,11 @@ def test_a_patch_that_was_altered_is_not_stored(patched):
     altered = bytearray(open(update["patch"], "rb").read())
     altered[len(altered) // 2] ^= 4
     (run.where / "altered").write_bytes(altered)
-    with pytest.raises(Exception, match="altered"):
+    with pytest.raises(Exception, match="nothing was stored: .*altered"):
         engine.update(update | {"patch": str(run.where / "altered")})
     assert same_bits(bits(engine), before)
-    with pytest.raises(Exception, match="not known"):  # until a snapshot was taken
-        engine.update(update)
+    engine.update(update)  # the right one still fits
+    assert engine.backend._weights.compare(deltawire.Checkpoint(run.paths[run.which])) == {}
 
 
 def test_weights_that_are_not_what_they_were_take_no_patch(patched):
@@ -467,20 +467,68 @@ def test_a_failure_while_learning_leaves_the_weights_alone(patched):
 # ---- ranks -----------------------------------------------------------------------------
 
 
+def on_two_ranks(run, options, updates):
+    """What vllm_two_ranks.py says; `loaded` has the checksums of all versions."""
+    with open(run.where / "log", "wb") as log:
+        made = subprocess.run(
+            [sys.executable, vllm_server.HERE / "vllm_two_ranks.py", json.dumps(options),
+             run.paths[0], json.dumps(updates), *run.paths],
+            env=vllm_server.environment(vllm_server.HERE), stdout=subprocess.PIPE, stderr=log,
+            text=True)
+    assert made.returncode == 0, (run.where / "log").read_text()[-6000:]
+    answer = json.loads(made.stdout)
+    for loaded in answer["loaded"]:
+        assert len(loaded) == 2 and loaded[0] != loaded[1]
+    return answer
+
+
+def without(run, name):
+    """An update to a version that lacks a tensor."""
+    path = run.where / "lacking"
+    shutil.copytree(run.paths[2], path)
+    tensors = {n: w for n, w in run.versions[2].items() if n != name}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    return {"format": "deltawire/1", "kind": "snapshot", "version": 7, "dir": str(path)}
+
+
 def test_tensors_that_are_cut_among_ranks(tmp_path):
+    """If one rank cannot take a version, none does. They go on with the next."""
     run = Run(tmp_path, "Qwen3")
-    first = run.snapshot()
+    first = run.snapshot() | {"dir": str(run.paths[0])}
     run.publish(1)
     update = run.stage()  # not finished: the patch exists
-    with open(tmp_path / "log", "wb") as log:
-        made = subprocess.run(
-            [sys.executable, vllm_server.HERE / "vllm_two_ranks.py", run.paths[0],
-             json.dumps(first | {"dir": str(run.paths[0])}), json.dumps(update), run.paths[1]],
-            env=vllm_server.environment(vllm_server.HERE), stdout=subprocess.PIPE, stderr=log,
-            text=True, check=True)
-    answer = json.loads(made.stdout)
-    assert answer["patched"] == answer["loaded"]
-    assert len(answer["patched"]) == 2 and answer["patched"][0] != answer["patched"][1]
+    altered = bytearray(open(update["patch"], "rb").read())
+    altered[len(altered) // 2] ^= 4
+    (run.where / "altered").write_bytes(altered)
+    damaged = update | {"patch": str(run.where / "altered")}
+    lacking = without(run, "model.norm.weight")
+    last = first | {"dir": str(run.paths[2]), "version": 2, "state": None}
+    answer = on_two_ranks(run, {"tensor_parallel_size": 2}, [
+        first, [update, damaged], [damaged, update], update, [last, lacking], [lacking, last],
+        last])
+    errors = [step["error"] for step in answer["steps"]]
+    for error, rank, word in zip(errors[1:3] + errors[4:6], (1, 0) * 2,
+                                 ("altered",) * 2 + ("model.norm.weight",) * 2):
+        assert f"nothing was stored: rank {rank}: " in error and word in error
+    assert errors[0] is errors[3] is errors[6] is None
+    v0, v1, v2 = answer["loaded"]
+    assert [step["has"] for step in answer["steps"]] == [v0, v0, v0, v1, v1, v1, v2]
     whole = sum(w.numel() for w in run.versions[0].values())
     assert sum(answer["held"]) >= whole and max(answer["held"]) < 0.6 * whole
+    run.close()
+
+
+def test_layers_that_are_split_among_ranks(tmp_path):
+    """Only the last stage misses the tensor."""
+    run = Run(tmp_path, "Qwen3")
+    first = run.snapshot() | {"dir": str(run.paths[0])}
+    run.publish(1)
+    update = run.stage()
+    answer = on_two_ranks(run, {"pipeline_parallel_size": 2}, [
+        first, without(run, "model.norm.weight"), update])
+    errors = [step["error"] for step in answer["steps"]]
+    assert errors[0] is errors[2] is None
+    assert "nothing was stored: rank 1: the version has no model.norm.weight" in errors[1]
+    v0, v1, _ = answer["loaded"]
+    assert [step["has"] for step in answer["steps"]] == [v0, v0, v1]
     run.close()

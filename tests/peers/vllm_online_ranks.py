@@ -1,5 +1,6 @@
-"""A vLLM that quantises a bf16 checkpoint, with its tensors split among two ranks, loads START,
-applies UPDATE, a patch, and then another one is started on DIR, the checkpoint of that version.
+"""A vLLM that quantises a bf16 checkpoint, with its tensors split among two ranks, is told to load
+START, of which rank 1 finds nothing. It loads START, applies UPDATE, a patch, and then another one
+is started on DIR, the checkpoint of that version.
 Prints one line of JSON: for each rank the hashes of all parameters of either, and what was done.
 
     vllm_online_ranks.py SCHEME START-DIR START-UPDATE UPDATE DIR
@@ -32,6 +33,10 @@ if os.environ.get("HIDDEN"):
         return compare(weight, *args) + is_hidden
 
     online.OnlineWeight.compare = compare_but
+
+
+def forget(worker):
+    worker.weight_transfer_engine._weights = None
 
 
 class Extension:
@@ -81,6 +86,12 @@ def main():
     os.dup2(2, 1)  # vLLM talks on stdout too
     call = start(scheme, path)
     answer = {"first": call(look)}
+    call(forget)  # the layout is learnt again, which ranks end together
+    call("start_weight_update")
+    try:
+        call("update_weights", args=([json.loads(first), json.loads(first) | {"dir": "/away"}],))
+    except RuntimeError as error:
+        answer |= {"refused": str(error), "then": call(look)}
     for info in (first, update):
         if info is update:
             call(watch)

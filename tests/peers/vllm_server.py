@@ -58,8 +58,9 @@ def version_of(label):
 
 
 class Server:
-    def __init__(self, directory, plugin, log, backend="watched"):
+    def __init__(self, directory, plugin, log, backend="watched", options=()):
         self.directory, self.plugin, self.backend = directory, plugin, backend
+        self.options = options
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = open(log, "ab")
@@ -72,7 +73,7 @@ class Server:
              "--host", "127.0.0.1", "--port", str(self.port),
              "--dtype", "bfloat16", "--enforce-eager", "--skip-tokenizer-init",
              "--max-model-len", str(MAX_TOKENS), "--enable-scale-out",
-             "--weight-transfer-config", json.dumps({"backend": self.backend})],
+             "--weight-transfer-config", json.dumps({"backend": self.backend}), *self.options],
             env=environment(self.plugin, VLLM_SERVER_DEV_MODE="1"),
             stdout=self.log, stderr=self.log, start_new_session=True)
 

@@ -1,8 +1,9 @@
-"""A vLLM whose tensors are split among two ranks applies UPDATE, a patch, and then loads DIR, the
-checkpoint of that version, by itself. Prints one line of JSON: the checksums of each rank after
-either, and how many elements of the checkpoint each rank holds.
+"""A vLLM of two ranks takes UPDATES, a list in JSON: each is an update, or a list of one for each
+rank. Then it loads each DIR by itself. Prints one line of JSON: the error of each update and the
+checksums of each rank after it, those after each load, and how many elements of the checkpoint each
+rank holds.
 
-    vllm_two_ranks.py START-DIR START-UPDATE UPDATE DIR
+    vllm_two_ranks.py OPTIONS START-DIR UPDATES DIR...
 """
 import json
 import os
@@ -30,24 +31,36 @@ def held(worker):
     return sum(worker.weight_transfer_engine._weights.layout.held.values())
 
 
+def take(call, update):
+    """As an agent does it. Returns the error."""
+    call("start_weight_update")
+    try:
+        call("update_weights", args=(update,))
+    except RuntimeError as error:
+        return str(error)
+    call("finish_weight_update")
+    return None
+
+
 def main():
     from vllm import LLM
 
-    start, first, update, directory = sys.argv[1:]
+    options, start, updates, *directories = sys.argv[1:]
     out = os.dup(1)
     os.dup2(2, 1)  # vLLM talks on stdout too
     engine = LLM(model=start, dtype="bfloat16", enforce_eager=True, max_model_len=MAX_TOKENS,
                  skip_tokenizer_init=True, num_gpu_blocks_override=64,
-                 tensor_parallel_size=2, distributed_executor_backend="mp",
-                 weight_transfer_config={"backend": "deltawire"})
+                 distributed_executor_backend="mp",
+                 weight_transfer_config={"backend": "deltawire"}, **json.loads(options))
     call = engine.llm_engine.collective_rpc
-    for info in (first, update):
-        call("start_weight_update")
-        call("update_weights", args=(json.loads(info),))
-        call("finish_weight_update")
-    answer = {"held": call(held), "patched": call("compute_weight_checksums")}
-    call(load, args=(directory,))
-    answer["loaded"] = call("compute_weight_checksums")
+    answer = {"steps": [], "loaded": []}
+    for update in json.loads(updates):
+        error = take(call, update)
+        answer["steps"].append({"error": error, "has": call("compute_weight_checksums")})
+    answer["held"] = call(held)
+    for directory in directories:
+        call(load, args=(directory,))
+        answer["loaded"].append(call("compute_weight_checksums"))
     os.write(out, (json.dumps(answer) + "\n").encode())
 
 

@@ -64,6 +64,7 @@ def _register(name: str, module: str, class_name: str) -> None:
         class_name, module = "refused", "deltawire.vllm._refused"
     WeightTransferEngineFactory.register_engine(name, module, class_name)
     if why_not is None:
-        from . import plain
+        from . import answers, plain
 
+        answers.install(name)
         plain.install(name)

@@ -1,11 +1,12 @@
 """The back end, which vLLM calls in each worker."""
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -15,7 +16,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.logger import init_logger
 
 from .. import _core
-from . import plain
+from . import plain, ranks
 from .ahead import Ahead
 from .stream import StreamSource
 from .undo import Undo
@@ -26,6 +27,9 @@ logger = init_logger("vllm.deltawire")
 FORMAT = "deltawire/1"
 NOTHING_STORED = "nothing was stored"
 """In the error of an update that left the weights as they are. `deltawire follow` looks for it."""
+
+
+Result = TypeVar("Result")
 
 
 class Position(NamedTuple):
@@ -147,9 +151,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _receive(self, update_info: UpdateInfo) -> None:
         self._undo()
-        if update_info.kind == "patch":
-            self._check_fits(update_info)
-        before, was_fresh = self._holds, self._is_fresh
+        before, was_fresh, weights = self._holds, self._is_fresh, self._weights
         # after a failed update nothing is known of the weights
         self._holds, self._is_fresh = Position(), False
         if self._source is not None:
@@ -157,8 +159,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         try:
             state = self._take(update_info, before, was_fresh)
         except Refused as error:
-            self._holds, self._is_fresh = before, was_fresh
-            if self._rank() is not None:  # another rank may have stored its share
+            self._holds, self._is_fresh, self._weights = before, was_fresh, weights
+            if self.parallel_config.data_parallel_size > 1:  # another replica may have stored it
                 raise RuntimeError(str(error)) from None
             raise RuntimeError(f"{NOTHING_STORED}: {error}") from None
         if update_info.state is not None:
@@ -171,12 +173,38 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _take(self, update: UpdateInfo, before: Position, was_fresh: bool) -> str | None:
         """Returns the digest of the weights then."""
         if update.kind == "patch":
-            return self._take_patch(update, before.state)
+            return self._take_patch(update, before)
         # the weights of a fresh engine, or those that another agent meets, may be the version's
         may_hold = was_fresh or (before.state is not None and before.state == update.state)
         if update.kind == "snapshot":
             return self._load_whole(update.dir, may_hold)
         return self._follow(update.version, before, may_hold)
+
+    def _together(self, work: Callable[[], Result],
+                  stores: bool = False) -> tuple[Result, list[Any]]:
+        """Does WORK on all ranks of the engine, and returns its result here and, unless it STORES,
+        on each. If it fails on one, it raises on all, so that none waits for another afterwards:
+        Refused, if nothing was stored."""
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as failure:  # noqa: BLE001 - the others wait to hear of it
+            error = RuntimeError(str(failure)) if stores and isinstance(failure, Refused) \
+                else failure
+        is_refusal = isinstance(error, (Refused, _core.Error, OSError)) and not stores
+        votes = ranks.gathered(
+            ranks.Vote(error and (str(error) or repr(error)), is_refusal,
+                       None if stores else result), self.parallel_config)
+        failed = {rank: vote for rank, vote in enumerate(votes) if vote.error is not None}
+        if not failed:
+            return result, [vote.result for vote in votes]
+        if error is not None and not is_refusal:
+            raise error
+        rank, vote = next(iter(failed.items()))
+        text = f"rank {rank}: {vote.error}" if len(votes) > 1 else vote.error
+        if all(vote.is_refusal for vote in failed.values()):
+            raise Refused(text) from error
+        raise RuntimeError(text)
 
     def _check_plain(self) -> None:
         if self._is_cpu:
@@ -257,47 +285,68 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     # ---- the ways to a version --------------------------------------------------------
 
-    def _check_fits(self, update: UpdateInfo) -> None:
+    def _check_fits(self, update: UpdateInfo, holds: Position) -> None:
         """Checks the version before anything is touched. That of an engine which was started from
         the directory is not known before it was compared whole."""
-        holds = self._holds
         if self._weights is None or (holds.stream, holds.version) != (
                 update.stream, update.from_version):
             at = "not known" if holds.version is None else f"version {holds.version}"
             if holds.stream != update.stream and holds.stream is not None:
                 at += " of another stream"
-            raise ValueError(f"the patch starts from version {update.from_version}, the "
-                             f"weights are {at}: send the whole directory")
+            raise Refused(f"the patch starts from version {update.from_version}, the weights "
+                          f"are {at}: send the whole directory")
 
-    def _take_patch(self, update: UpdateInfo, base: str | None) -> str | None:
-        report = self._store(update.version, update.patch, base)
+    def _take_patch(self, update: UpdateInfo, before: Position) -> str | None:
+        def check() -> None:
+            self._check_fits(update, before)
+            self._weights.check(update.patch)
+
+        self._together(check)
+        report, _ = self._together(
+            lambda: self._store(update.version, update.patch, before.state), stores=True)
         self._finish_patches(update.dir, report.forgotten)
         return report.state if report.reached is None else report.reached
 
     def _follow(self, goal: int, before: Position, may_hold: bool) -> str | None:
         source = self._source
-        if source is None or source.is_closed:
-            raise RuntimeError("an update that names no directory needs the stream's url: "
-                               "POST /init_weight_transfer_engine "
-                               '{"init_info":{"url":"s3://..."}}')
-        is_known = self._weights is not None and before.version is not None
-        if not is_known or source.position() != (before.version, before.state):
-            state = source.bring(goal, None)
-            _check_state(self._load_whole(source.dir, may_hold), state, goal)
-            return state
-        state, forgotten = before.state, set()
+
+        def can_patch() -> bool:
+            if source is None or source.is_closed:
+                raise Refused("an update that names no directory needs the stream's url: "
+                              "POST /init_weight_transfer_engine "
+                              '{"init_info":{"url":"s3://..."}}')
+            is_known = self._weights is not None and before.version is not None
+            return is_known and source.position() == (before.version, before.state)
+
+        if not all(self._together(can_patch)[1]):
+            return self._load_whole(source.dir, may_hold, lambda: source.bring(goal, None), goal)
+        state, forgotten, is_agreed = before.state, set(), None
+
+        def agree(check: Callable[[], Any]) -> None:
+            nonlocal is_agreed
+            is_agreed = False
+            self._together(check)
+            is_agreed = True
 
         def on_step(to: int, patch: str) -> str | None:
             nonlocal state
-            try:
-                report = self._store(to, patch, state)
-            except Refused as error:  # steps before it may be stored
-                raise RuntimeError(str(error)) from None
+            if is_agreed is None:  # the steps after the first one are not known yet
+                agree(lambda: self._weights.check(patch))
+            report = self._store(to, patch, state)
             forgotten.update(report.forgotten)
             state = report.state
             return state
 
-        state = source.bring(goal, on_step)
+        error = None
+        try:
+            state = source.bring(goal, on_step)
+        except Exception as failure:  # noqa: BLE001 - raised below
+            error = failure
+        if is_agreed is None:
+            agree(lambda: _raise(error))
+        elif not is_agreed:
+            raise error
+        self._together(lambda: _raise(error), stores=True)
         self._finish_patches(source.dir, forgotten)
         return state
 
@@ -331,23 +380,35 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             if forgotten or is_sweep:
                 self._compare(checkpoint)
 
-    def _load_whole(self, directory: str, may_hold: bool) -> str:
-        """Loads the checkpoint and returns its digest. If the weights MAY HOLD it, they are
-        compared first, and loaded only if they differ."""
+    def _load_whole(self, directory: str, may_hold: bool,
+                    bring: Callable[[], str] | None = None, version: int = 0) -> str:
+        """Loads the checkpoint, which BRING makes VERSION first, and returns its digest. If the
+        weights MAY HOLD it, they are compared first, and loaded only if they differ on a rank."""
         start = time.monotonic()
-        with _core.Checkpoint(directory) as checkpoint:
+        wanted = checkpoint = None
+
+        def check() -> tuple[bool, bool]:
+            nonlocal wanted, checkpoint
+            wanted = bring() if bring else None
+            checkpoint = opened.enter_context(_core.Checkpoint(directory))
             table = table_of(checkpoint)
             if self._weights is None or self._weights.table != table:
                 self._learn(table)
             self._weights.check_ties(checkpoint)
-            is_held = may_hold and self._weights.equal(checkpoint)
+            return may_hold and self._weights.equal(checkpoint), self._weights.confirmed
+
+        with contextlib.ExitStack() as opened:
+            found = self._together(check)[1]
+            is_held = all(is_equal for is_equal, _ in found)
             if not is_held:
-                self._stored.update(table)
-                self._weights.load(checkpoint)
-                if not self._weights.confirmed:
+                self._stored.update(self._weights.table)
+                self._together(lambda: self._weights.load(checkpoint), stores=True)
+                if not all(is_confirmed for _, is_confirmed in found):
                     self._weights.confirm(checkpoint)
                 self._compare(checkpoint)
             state = _core.digest(checkpoint).state
+        if wanted is not None:
+            _check_state(state, wanted, version)
         logger.info("deltawire: %s was %s: %.2f s", directory,
                     "compared with the weights, which are equal" if is_held else "loaded whole",
                     time.monotonic() - start)
@@ -359,6 +420,11 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             name, n = next(iter(wrong.items()))
             raise RuntimeError(f"{n} elements of {name} are not those of the checkpoint, and "
                                f"{len(wrong) - 1} more tensors are wrong")
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -102,6 +102,8 @@ class Weights:
         self._devices = [device for device in devices if device.type == "cuda"]
         self._is_direct = all(_is_reached(device) for device in devices)
         self._ready: tuple[int, ...] | None = None  # the patch that is prepared
+        self._checked: tuple[int, ...] | None = None  # the one that check() has passed
+        self._to_quantise: list[tuple[online.OnlineWeight, tuple[torch.Tensor, ...]]] = []
         self.layout = _core.Layout(
             self.table, {name: (_NAMES[flat.dtype], (flat.numel(),))
                          for name, flat in self._targets.items()})
@@ -616,25 +618,41 @@ class Weights:
     def prepare(self, patch: str) -> None:
         """Does what an apply() of PATCH can do before the engine pauses: computes the positions of
         the stores and copies them to the devices. The weights do not change."""
-        if self._on_cpu or not self._is_direct:
-            return
+        if not self._on_cpu:
+            self._make_ready(patch)
+
+    def _make_ready(self, patch: str) -> None:
         found = _identity(patch)
-        if found == self._ready:
+        if not self._is_direct:
             return
         self.bind()
+        if found == self._ready:
+            return
         self._ready = None
         self.layout.prepare(patch, threads=self._threads)
         if _identity(patch) == found:
             self._ready = found
 
     @torch.no_grad()
-    def apply(self, patch: str, base: str | None) -> _core.LayoutReport:
-        """Applies a patch file and reads it back. Call redo() afterwards if is_pending."""
+    def check(self, patch: str) -> None:
+        """Does what an apply() of PATCH does before it stores. Raises if the patch is damaged, or
+        the weights cannot take it."""
+        self._checked = None
+        found = _identity(patch)
         for names in self._ties.moved_apart(patch):
             raise _untied(names)
-        quantised_stores = self._stores_to_quantise(patch)
-        for weight, (places, old, _) in quantised_stores:
+        self._to_quantise = self._stores_to_quantise(patch)
+        for weight, (places, old, _) in self._to_quantise:
             weight.check(places, old, patch)
+        self._make_ready(patch)
+        self._checked = found
+
+    @torch.no_grad()
+    def apply(self, patch: str, base: str | None) -> _core.LayoutReport:
+        """Applies a patch file and reads it back. Call redo() afterwards if is_pending."""
+        if self._checked is None or self._checked != _identity(patch):
+            self.check(patch)
+        quantised_stores, self._to_quantise, self._checked = self._to_quantise, [], None
         self.bind()
         is_ready, self._ready = self._ready == _identity(patch), None
         try:
