@@ -437,7 +437,7 @@ class Check(unittest.TestCase):
             nonlocal whole
             try:
                 engine.update(info)
-            except ValueError as error:
+            except RuntimeError as error:
                 self.assertIn("send the whole directory", str(error))
                 whole += 1
             run.follower.finish()
