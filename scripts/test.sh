@@ -259,7 +259,7 @@ stage_peers() {
     start_server radosgw || with=(env) # without a server, the bucket is a directory
     with+=("PYTHONPATH=$PWD/build-python/site" OMP_NUM_THREADS=1)
     # shellcheck disable=SC2086 # a list of words
-    python_with=vllm workers=$jobs run_pytest ${PEERS:-tests/peers}
+    python_with=vllm workers=0 run_pytest ${PEERS:-tests/peers} # vLLM keeps state in a process
     stop_server
 }
 

@@ -16,6 +16,6 @@ status=0
 own=$(HOME=$HOME/user XDG_CONFIG_HOME=/nowhere "$DW_TEST_DIR/own_home.sh" sh -c '
     touch "$HOME/mark"
     echo "$HOME"
-    env | grep -q ^XDG_ || exit 7') || status=$?
+    [ -z "$(env | grep ^XDG_)" ] && exit 7') || status=$?
 [ $status -eq 7 ]
 [ -n "$own" ] && [ "$own" != "$HOME" ] && [ "$own" != "$HOME/user" ] && [ ! -e "$own" ]

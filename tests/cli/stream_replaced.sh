@@ -24,10 +24,10 @@ has_events() { # NAME N
 stands_at() { # VERSION
     [ "$(deltawire verify model --json 2>/dev/null | json 'o["version"]')" = "$1" ]
 }
-follow() { # OPTION...
+follow() {
     rm -rf model
     env --default-signal=INT "$deltawire" follow "$url" --into model --interval 0.1 --json \
-        --listen 127.0.0.1:0 "$@" >out.agent 2>err.agent &
+        --listen 127.0.0.1:0 >out.agent 2>err.agent &
     agent=$!
     wait_until has_events version 1
     at=$(json 'o["url"]' <<<"$(grep '"event":"listening"' out.agent)")

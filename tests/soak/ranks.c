@@ -365,7 +365,8 @@ static bool run_stream(const char *url, uint64_t rounds, uint64_t *random,
 
 int main(void)
 {
-    const uint64_t rounds = soak_env("ROUNDS", 6);
+    const uint64_t wanted = soak_env("ROUNDS", 6);
+    const uint64_t rounds = wanted < 2 ? 2 : wanted; /* one for each stream */
     uint64_t random = soak_env("SEED", soak_now_ms()), n_versions = 0;
     printf("SEED=%" PRIu64 "\n", random);
     fflush(stdout);

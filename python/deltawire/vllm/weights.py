@@ -437,6 +437,7 @@ class Weights:
     def _unbind(self) -> None:
         """Memory that the library reaches stays bound until it moves."""
         if not self._is_direct:
+            self._addresses = None
             self.layout.bind({})
 
     def _wait(self) -> None:
