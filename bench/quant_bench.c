@@ -4,8 +4,7 @@
  *
  * Prints the bytes of each step of the trace, quantised and not, and how fast weights are
  * quantised, compared and encoded. Only tensors that the scheme quantises count. Rates
- * are bytes of the source. `sticky` is the mean with scales that stay as long as they
- * fit.
+ * are bytes of the source.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@
 
 typedef struct output {
     FILE *json;
-    bool only_sum;
     quant_step sum;
     unsigned n_steps;
 } output;
@@ -69,8 +67,6 @@ static void take_step(void *context, unsigned i, const quant_step *s)
     o->sum.scales_changed += s->scales_changed;
     o->sum.bytes += s->bytes;
     o->n_steps++;
-    if (o->only_sum)
-        return;
     snprintf(label, sizeof label, "%u", i);
     print_row(label, s, 1);
     fprintf(o->json, "%s", i > 1 ? ", " : "");
@@ -87,21 +83,6 @@ static void print_rate(FILE *json, const char *label, const char *key, quant_rat
             rate.cpu);
 }
 
-/* One line for all steps, with scales that stay as long as they fit. */
-static dw_status print_sticky(FILE *json, const quant_options *options, dw_error *err)
-{
-    quant_options sticky = *options;
-    output o = {.json = json, .only_sum = true};
-    sticky.sticky = true;
-    dw_status status = quant_measure_steps(&sticky, take_step, &o, err);
-    if (status != DW_OK)
-        return status;
-    print_row("sticky", &o.sum, o.n_steps);
-    fprintf(json, ", \"sticky\": ");
-    write_json(json, &o.sum);
-    return DW_OK;
-}
-
 static dw_status print_steps(output *o, const quant_options *options, dw_error *err)
 {
     if (!options->trace)
@@ -115,7 +96,7 @@ static dw_status print_steps(output *o, const quant_options *options, dw_error *
     if (status != DW_OK)
         return status;
     print_row("mean", &o->sum, o->n_steps);
-    return print_sticky(o->json, options, err);
+    return DW_OK;
 }
 
 static dw_status print_speed(output *o, const quant_options *options, dw_error *err)

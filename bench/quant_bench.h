@@ -13,7 +13,6 @@ typedef struct quant_options {
     uint64_t n_bytes; /* of the weights that speeds are measured on */
     unsigned n_threads;
     unsigned n_rounds;
-    bool sticky; /* quant_measure_steps: scales that stay as long as they fit */
 } quant_options;
 
 /* Bytes of one training step, of the tensors that are quantised. */

@@ -73,8 +73,6 @@ static dw_status open_versions(versions *v, const quant_options *o, dw_error *er
         status = quant_model_fill(&v->old_quant, v->old_subset, o->n_threads, err);
     if (status == DW_OK)
         status = quant_model_fill(&v->new_quant, v->old_subset, o->n_threads, err);
-    if (status == DW_OK)
-        v->plan->sticky = o->sticky;
     return status;
 }
 

@@ -53,7 +53,6 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
         {"`no_files`", "--no-files"},
         {"`quantize`", "--quantize"},
         {"`quantize.from_f32`", "--quantize-from-f32"},
-        {"`quantize.sticky`", "--quantize-sticky"},
         {"`sign_key`", "--sign-key"},
         {"`single_writer`", "--single-writer"},
         {"`stream`", "--stream"},

@@ -89,19 +89,11 @@ static dw_status check_head(const cli_publish *p, const prior *before, dw_error 
                    p->expect_head, before->head);
 }
 
-/* With sticky scales the digest of the same weights depends on the newest version, so an
- * older one says nothing. */
-static bool knows_past(const cli_publish *p)
-{
-    const dw_quant_options *quantize = p->options.quantize;
-    return p->past != DW_NO_VERSION && !(quantize && quantize->sticky);
-}
-
 /* Finds the version that has the weights of this digest already, if there is one. */
 static void skip_state(cli_published *out, const cli_publish *p, const prior *before,
                        dw_digest state, bool same_files)
 {
-    const bool is_past = knows_past(p) && state == p->past_state;
+    const bool is_past = p->past != DW_NO_VERSION && state == p->past_state;
     out->skipped = state == before->state ? same_files : is_past;
     out->same = state == before->state ? before->head : p->past;
     out->report.version = before->head;

@@ -23,9 +23,6 @@ bool cli_quantize_option(cli_quantize *q, const cli_session *s, int option)
     case CLI_OPT_QUANTIZE_F32:
         q->options.from_f32 = true;
         return true;
-    case CLI_OPT_QUANTIZE_STICKY:
-        q->options.sticky = true;
-        return true;
     default:
         return false;
     }
@@ -35,9 +32,9 @@ const dw_quant_options *cli_quantize_read(cli_quantize *q, const cli_session *s)
 {
     dw_quant_options *o = &q->options;
     if (!q->scheme) {
-        if (o->n_keep > 0 || o->n_convert > 0 || o->from_f32 || o->sticky)
-            cli_usage_error(s, "--quantize-keep, --quantize-also, --quantize-from-f32 "
-                               "and --quantize-sticky go only with --quantize");
+        if (o->n_keep > 0 || o->n_convert > 0 || o->from_f32)
+            cli_usage_error(s, "--quantize-keep, --quantize-also and --quantize-from-f32 "
+                               "go only with --quantize");
         return NULL;
     }
     const dw_quant_options given = *o;
@@ -52,6 +49,5 @@ const dw_quant_options *cli_quantize_read(cli_quantize *q, const cli_session *s)
     o->convert = q->also;
     o->n_convert = given.n_convert;
     o->from_f32 = given.from_f32;
-    o->sticky = given.sticky;
     return o;
 }

@@ -10,8 +10,7 @@ enum {
     CLI_OPT_QUANTIZE = 2048,
     CLI_OPT_QUANTIZE_KEEP,
     CLI_OPT_QUANTIZE_ALSO,
-    CLI_OPT_QUANTIZE_F32,
-    CLI_OPT_QUANTIZE_STICKY
+    CLI_OPT_QUANTIZE_F32
 };
 
 /* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
@@ -19,9 +18,8 @@ enum {
     {"quantize", required_argument, NULL, CLI_OPT_QUANTIZE},                             \
         {"quantize-keep", required_argument, NULL, CLI_OPT_QUANTIZE_KEEP},               \
         {"quantize-also", required_argument, NULL, CLI_OPT_QUANTIZE_ALSO},               \
-        {"quantize-from-f32", no_argument, NULL, CLI_OPT_QUANTIZE_F32},                  \
     {                                                                                    \
-        "quantize-sticky", no_argument, NULL, CLI_OPT_QUANTIZE_STICKY                    \
+        "quantize-from-f32", no_argument, NULL, CLI_OPT_QUANTIZE_F32                     \
     }
 
 #define CLI_QUANTIZE_HELP                                                                \
@@ -31,10 +29,7 @@ enum {
     "  --quantize-keep GLOB tensors that stay as they are; may be repeated\n"            \
     "  --quantize-also GLOB tensors that are quantised too; may be repeated\n"           \
     "  --quantize-from-f32  quantise F32 weights as they are, not rounded to BF16 "      \
-    "first\n"                                                                            \
-    "  --quantize-sticky    keep a scale as long as it fits: smaller deltas, but a "     \
-    "version\n"                                                                          \
-    "                       depends on those before it\n"
+    "first\n"
 
 #define CLI_MAX_PATTERNS 64
 

@@ -65,12 +65,10 @@ bool cli_format_quantized(char out[CLI_QUANTIZED_SIZE], const dw_stream *stream)
     const char *rounded, *scheme = dw_stream_quantization(stream, &rounded);
     if (!scheme)
         return false;
-    const char *sticky = dw_stream_sticky_scales(stream) ? ", sticky scales" : "";
     if (strcmp(rounded, "none") == 0)
-        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 not rounded first%s", scheme, sticky);
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 not rounded first", scheme);
     else
-        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 rounded to %s first%s", scheme,
-                 rounded, sticky);
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 rounded to %s first", scheme, rounded);
     return true;
 }
 
@@ -82,8 +80,6 @@ void cli_json_quantized(json_t *object, const dw_stream *stream)
     json_t *quantized = json_object();
     cli_json_text(quantized, "scheme", scheme);
     cli_json_text(quantized, "rounded", rounded);
-    if (dw_stream_sticky_scales(stream))
-        cli_json_text(quantized, "scales", "sticky");
     json_object_set_new(object, "quantized", quantized);
 }
 

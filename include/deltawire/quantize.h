@@ -55,9 +55,6 @@ typedef struct dw_quant_options {
     size_t n_convert;
     bool from_f32; /* quantise F32 as it is; else it is rounded to BF16 first, as
                       dw_cast_bf16 does, and the result is that of a BF16 model */
-    bool sticky;   /* a scale stays as it is in the version before, as long as the new one
-                      is in a window around it: fewer elements change, but a version
-                      depends on the ones before it */
 } dw_quant_options;
 
 DW_API void dw_quant_options_init_sized(dw_quant_options *options, size_t struct_bytes);

@@ -54,9 +54,6 @@ DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_ten
  * takes what F32 weights were rounded to first: "bf16" or "none"; it may be NULL. */
 DW_API const char *dw_stream_quantization(const dw_stream *stream, const char **rounded);
 
-/* Whether the scales of a quantised stream are sticky (deltawire/quantize.h). */
-DW_API bool dw_stream_sticky_scales(const dw_stream *stream);
-
 /* Whether the stream is for a single writer, because its store cannot keep several apart
  * (PROTOCOL.md, section 10). */
 DW_API bool dw_stream_single_writer(const dw_stream *stream);

@@ -306,9 +306,6 @@ class Stream:
     def quantized(self) -> tuple[str, str] | None:
         """The scheme, and what F32 was rounded to first ("bf16", "none")."""
     @property
-    def sticky_scales(self) -> bool:
-        """Whether a version keeps scales of the one before (quantize_sticky)."""
-    @property
     def single_writer(self) -> bool: ...
     @property
     def head(self) -> int | None:
@@ -394,7 +391,6 @@ class Publisher:
         quantize_keep: Iterable[str] | None = None,
         quantize_also: Iterable[str] | None = None,
         quantize_from_f32: bool = False,
-        quantize_sticky: bool = False,
         files: _Path | Mapping[str, bytes | _Path] | None = None,
         baseline: Literal["device", "host"] = "device",
     ) -> Self:
@@ -422,8 +418,7 @@ class Publisher:
 
         `quantize`: the stream holds the weights as fp8 or int8, with scales. Patterns in
         `quantize_keep` and `quantize_also` change which; `quantize_from_f32` does not round
-        F32 to BF16 first; `quantize_sticky` keeps scales of the newest version as long as they
-        fit.
+        F32 to BF16 first.
 
         `baseline`: where the newest version of tensors on a GPU is kept: in memory of the
         GPU, or in pinned memory of the host, from which it goes to the GPU at each publish

@@ -62,14 +62,13 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "quantize_keep",
                             "quantize_also",
                             "quantize_from_f32",
-                            "quantize_sticky",
                             "files",
                             "baseline",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&IppzOOppOs:Publisher", names,
+               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOs:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
@@ -80,7 +79,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
                &o->rank_timeout_ms, &o->sweep_every, &a->provenance, &a->publish_changed,
                &a->quantize.scheme, &a->quantize.keep, &a->quantize.also,
-               &a->quantize.from_f32, &a->quantize.sticky, &a->files, &a->baseline) != 0;
+               &a->quantize.from_f32, &a->files, &a->baseline) != 0;
 }
 
 static bool read_folds(unsigned out[4], PyObject *folds)

@@ -59,7 +59,7 @@ bool dwpy_publisher_streams(const publisher_object *self, PyObject *mapping,
 typedef struct dwpy_quantize {
     const char *scheme; /* or NULL */
     PyObject *keep, *also;
-    int from_f32, sticky;
+    int from_f32;
     dw_quant_options options; /* filled by _read */
     PyObject *kept[2];
 } dwpy_quantize;

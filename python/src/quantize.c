@@ -43,10 +43,10 @@ bool dwpy_quantize_read(dwpy_quantize *q)
     dw_quant_options_init(o);
     if (!q->scheme) {
         if ((q->keep && q->keep != Py_None) || (q->also && q->also != Py_None) ||
-            q->from_f32 || q->sticky) {
+            q->from_f32) {
             PyErr_SetString(PyExc_ValueError,
-                            "quantize_keep, quantize_also, quantize_from_f32 and "
-                            "quantize_sticky go only with quantize");
+                            "quantize_keep, quantize_also and quantize_from_f32 go only "
+                            "with quantize");
             return false;
         }
         return true;
@@ -59,7 +59,6 @@ bool dwpy_quantize_read(dwpy_quantize *q)
         return false;
     }
     o->from_f32 = q->from_f32 != 0;
-    o->sticky = q->sticky != 0;
     return read_patterns(q->keep, "quantize_keep", &q->kept[0], &o->keep, &o->n_keep) &&
            read_patterns(q->also, "quantize_also", &q->kept[1], &o->convert,
                          &o->n_convert);

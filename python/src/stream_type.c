@@ -127,15 +127,6 @@ static PyObject *get_quantized(PyObject *object, void *unused)
     return Py_BuildValue("(ss)", scheme, rounded);
 }
 
-static PyObject *get_sticky_scales(PyObject *object, void *unused)
-{
-    (void)unused;
-    stream_object *self = (stream_object *)object;
-    return dwpy_guard_check(&self->guard)
-               ? PyBool_FromLong(dw_stream_sticky_scales(self->stream))
-               : NULL;
-}
-
 static PyObject *get_tensors(PyObject *object, void *unused)
 {
     (void)unused;
@@ -426,7 +417,6 @@ static PyGetSetDef members[] = {
     {"id", get_id, NULL, NULL, NULL},
     {"tensors", get_tensors, NULL, "types and shapes by name", NULL},
     {"quantized", get_quantized, NULL, NULL, NULL},
-    {"sticky_scales", get_sticky_scales, NULL, NULL, NULL},
     {"single_writer", get_single_writer, NULL, NULL, NULL},
     {"head", get_head, NULL, "the newest version; asks the store", NULL},
     {"floor", get_floor, NULL, "the lowest version that is kept; asks the store", NULL},

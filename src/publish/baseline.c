@@ -192,9 +192,6 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
     if (p->baseline.in_memory)
         dw_pieces_place(&p->pieces, p->baseline.views, p->baseline.devices);
-    dw_status status = dw_live_keep_scales(p, err);
-    if (status != DW_OK)
-        return status;
     /* the digests of whole tensors are known: only tensors in several pieces are read */
     return w ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, tensors, n,
                                 dw_weights_digests(w), p->options.n_threads, err)
@@ -220,19 +217,6 @@ static dw_status explain_broken(dw_follower *f, dw_status status, dw_error *err)
                    "repair %s CHECKPOINT",
                    at == DW_NO_VERSION ? head : at + 1, fault.where, fault.text, url,
                    url);
-}
-
-/* A rank also needs scales that others publish, if it has a part of their block. */
-static dw_status keep_all_scales(dw_publisher *p, const dw_tensor *model, dw_error *err)
-{
-    dw_live_quant *q = &p->live.quant;
-    dw_status status = DW_OK;
-    for (size_t t = 0; q->plan && status == DW_OK && t < p->pieces.n_table; t++)
-        if (q->plan->entries[t].role == DW_QUANT_SCALE) {
-            const dw_slice all = dw_slice_whole(p->pieces.table, t);
-            status = dw_live_quant_keep(q, &all, model[t].data, err);
-        }
-    return status;
 }
 
 /* A rank reads the whole model, and keeps the slices that it owns. */
@@ -265,8 +249,6 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 (dw_place){NULL, from + dw_slice_bytes(p->pieces.table, &before)}, n,
                 err);
         }
-        if (status == DW_OK)
-            status = keep_all_scales(p, model.tensors, err);
         if (status == DW_OK)
             p->commits.head = *dw_weights_at(f->weights);
     }
@@ -342,7 +324,6 @@ static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
 {
     p->baseline.is_lost = true;
     dw_live_mark(p, false);
-    dw_live_quant_forget(&p->live.quant);
     dw_sweep_suspect(p, from);
     dw_status status = dw_commit_find_head(p, err);
     p->baseline.is_broken = status == DW_OK;
@@ -470,9 +451,6 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     if (status == DW_IO && in_dir && dw_held_give_up_copy(&p->upkeep.held))
         status = advance_dir(p, position, uploaded); /* there may be room now */
     p->commits.head = *position;
-    dw_shared_scales_keep(p);
-    if (status == DW_OK)
-        status = dw_live_keep_scales(p, NULL);
     p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;

@@ -93,8 +93,7 @@ dw_status dw_publisher_state(dw_publisher *p, dw_digest *state, dw_error *err)
     if (!digests)
         return dw_fail_memory(err, NULL);
     begin(p);
-    /* sticky scales depend on the head */
-    dw_status status = p->live.quant.committed ? dw_job_resolve_past(p, err) : DW_OK;
+    dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < p->pieces.cut.n; i++)
         status = digest_live(&digests[i], p, i, err);
     if (status == DW_OK)

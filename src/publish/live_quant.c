@@ -19,7 +19,6 @@ dw_quantized dw_live_quant_describe(const dw_quant_options *options)
                  dw_quant_scheme_name(options->scheme));
         snprintf(out.rounded, sizeof out.rounded, "%s",
                  options->from_f32 ? "none" : "bf16");
-        snprintf(out.scales, sizeof out.scales, "%s", options->sticky ? "sticky" : "");
     }
     return out;
 }
@@ -57,11 +56,8 @@ static dw_status make_scales(dw_live_quant *q, dw_error *err)
             n += elems_of(&entries[t]);
     q->scales = dw_alloc_zeroed(n_entries, sizeof *q->scales);
     q->scale_room = dw_alloc_array(n + 1, sizeof *q->scale_room);
-    if (q->plan->sticky)
-        q->committed = dw_alloc_zeroed(n + 1, sizeof *q->committed);
-    if (!q->scales || !q->scale_room || (q->plan->sticky && !q->committed))
+    if (!q->scales || !q->scale_room)
         return dw_fail_memory(err, NULL);
-    q->n_scales = n;
     for (size_t i = 0; i < n; i++)
         q->scale_room[i] = 1; /* rows without elements keep it */
     float *at = q->scale_room;
@@ -137,33 +133,9 @@ void dw_live_quant_close(dw_live_quant *q)
     dw_free(q->tasks);
     dw_free(q->scales);
     dw_free(q->scale_room);
-    dw_free(q->committed);
     dw_free(q->grains);
     dw_quant_plan_free(q->plan);
     *q = (dw_live_quant){0};
-}
-
-/* ---- sticky scales ---- */
-
-float *dw_live_quant_committed(const dw_live_quant *q, size_t t)
-{
-    return q->committed ? q->committed + (q->scales[t] - q->scale_room) : NULL;
-}
-
-dw_status dw_live_quant_keep(dw_live_quant *q, const dw_slice *slice, const void *from,
-                             dw_error *err)
-{
-    float *committed = dw_live_quant_committed(q, slice->tensor);
-    return committed && slice->n > 0
-               ? dw_map_copy(committed + slice->first, from,
-                             (size_t)slice->n * sizeof *committed, err)
-               : DW_OK;
-}
-
-void dw_live_quant_forget(dw_live_quant *q)
-{
-    if (q->committed)
-        memset(q->committed, 0, q->n_scales * sizeof *q->committed);
 }
 
 /* ---- making pieces ---- */
@@ -240,12 +212,7 @@ static dw_status make_task(void *quant, size_t i, unsigned worker, dw_error *err
                              err);
     }
     const uint64_t n_rows = task->n / e->n_columns;
-    const uint64_t first = dw_quant_scales_before(q->plan, t, row);
-    float *scales = q->scales[t] + first;
-    if (q->committed)
-        memcpy(scales, dw_live_quant_committed(q, t) + first,
-               (size_t)(dw_quant_scales_before(q->plan, t, row + n_rows) - first) *
-                   sizeof *scales);
+    float *scales = q->scales[t] + dw_quant_scales_before(q->plan, t, row);
     return dw_quant_rows(q->plan, t, from, row, n_rows, task->into, scales, err);
 }
 

@@ -5,9 +5,6 @@
  * at a time, in memory for one group. The scales of a version are kept: the name of a
  * scale sorts after that of its weight, so they are known when their piece is read.
  *
- * Sticky scales start from those of the head, `committed`. They are read from the
- * baseline whenever it moves, so that versions that failed leave no trace.
- *
  * Owner: the owner of the baseline, as for all of the live weights.
  */
 #ifndef DW_PUBLISH_LIVE_QUANT_H
@@ -33,8 +30,6 @@ typedef struct dw_live_quant {
     dw_grain *grains;    /* for each entry */
     float **scales;      /* for each entry; a WEIGHT and its SCALE have the same array */
     float *scale_room;
-    size_t n_scales;
-    float *committed; /* those of the head, as `scale_room`, 0: none. NULL: not sticky */
     uint8_t *scratch; /* the pieces of one group */
     unsigned n_workers;
     dw_loan *loans; /* [n_workers] */
@@ -68,15 +63,6 @@ typedef struct dw_unit_ends {
 } dw_unit_ends;
 void dw_live_quant_ends(dw_unit_ends *out, const dw_live_quant *quant,
                         const dw_slice *slice);
-
-/* Sticky scales: SLICE of the scales of the head is FROM. Nothing if they are not sticky.
- */
-dw_status dw_live_quant_keep(dw_live_quant *quant, const dw_slice *slice,
-                             const void *from, dw_error *err);
-/* The head is unknown: the next version has new scales. */
-void dw_live_quant_forget(dw_live_quant *quant);
-/* The scales of the head from the first one of tensor T on; NULL: not sticky. */
-float *dw_live_quant_committed(const dw_live_quant *quant, size_t t);
 
 /* Whether tensor T of the table is made here, and not read as it is. */
 bool dw_live_quant_makes(const dw_live_quant *quant, size_t t);

@@ -284,19 +284,6 @@ void dw_live_copy_release(dw_live_copy *copy)
     *copy = (dw_live_copy){0};
 }
 
-/* ---- sticky scales ---- */
-
-dw_status dw_live_keep_scales(dw_publisher *p, dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (size_t k = 0; status == DW_OK && k < p->pieces.owned.n; k++) {
-        const dw_slice *s = &p->pieces.owned.items[k];
-        if (is_scale(p, s->tensor))
-            status = dw_live_quant_keep(&p->live.quant, s, p->baseline.data[k], err);
-    }
-    return status;
-}
-
 /* ---- tensors that did not change ---- */
 
 void dw_live_note_unchanged(dw_publisher *p, const bool *unchanged)

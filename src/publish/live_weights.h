@@ -61,9 +61,6 @@ typedef struct dw_live_copy {
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err);
 void dw_live_copy_release(dw_live_copy *copy);
 
-/* The baseline is the head, or becomes it: its scales are those that sticky ones keep. */
-dw_status dw_live_keep_scales(dw_publisher *p, dw_error *err);
-
 /* A publish begins. The caller reports which tensors of the table did not change since
  * the last one. The others are not known again until a version is committed. */
 void dw_live_note_unchanged(dw_publisher *p, const bool *unchanged);

@@ -752,7 +752,6 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     dw_receipt_record mine = {0};
     if (status == DW_OK)
         status = dw_ranks_agree(p, true, err);
-    dw_shared_scales_keep(p);
     if (status == DW_OK)
         status = dw_baseline_copy_live(p, err);
     if (status == DW_OK)

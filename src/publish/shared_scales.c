@@ -167,11 +167,9 @@ dw_status dw_shared_use(dw_publisher *p, dw_error *err)
         }
     for (size_t u = 0; u < s->n_units; u++) {
         const dw_shared_unit *unit = &s->units[u];
-        const float *old = dw_live_quant_committed(q, unit->weight);
         float *scales = q->scales[unit->weight] + unit->first_scale;
         for (size_t i = 0; i < unit->n_scales; i++) {
-            const float scale = dw_quant_scale(q->plan, s->agreed[unit->at + i],
-                                               old ? old[unit->first_scale + i] : 0);
+            const float scale = dw_quant_scale(q->plan, s->agreed[unit->at + i]);
             if (memcmp(&scale, &scales[i], sizeof scale) == 0)
                 continue;
             scales[i] = scale;
@@ -191,16 +189,4 @@ dw_status dw_shared_look(dw_publisher *p, bool *is_same, dw_error *err)
     dw_status status = dw_shared_measure(p, true, err);
     *is_same = s->is_agreed && memcmp(s->own, s->given, s->n * sizeof *s->own) == 0;
     return status == DW_OK && *is_same ? dw_shared_use(p, err) : status;
-}
-
-void dw_shared_scales_keep(dw_publisher *p)
-{
-    const dw_shared_scales *s = &p->live.shared;
-    const dw_live_quant *q = &p->live.quant;
-    for (size_t u = 0; q->committed && u < s->n_units; u++) {
-        const dw_shared_unit *unit = &s->units[u];
-        memcpy(dw_live_quant_committed(q, unit->weight) + unit->first_scale,
-               q->scales[unit->weight] + unit->first_scale,
-               unit->n_scales * sizeof(float));
-    }
 }

@@ -49,15 +49,11 @@ void dw_shared_close(dw_shared_scales *shared);
 /* Fills `own`. A tensor that is known keeps what was measured before, unless WITH_KNOWN.
  * Weights that are not finite have maxima of 0x7f800000 or more. */
 dw_status dw_shared_measure(dw_publisher *p, bool with_known, dw_error *err);
-/* Makes the scales of `agreed`, sticky ones from those of the head, and uses them from
- * now on. A tensor with another scale than before is not known. DW_NOT_FINITE if there is
- * none, naming a tensor. */
+/* Makes the scales of `agreed`, and uses them from now on. A tensor with another scale
+ * than before is not known. DW_NOT_FINITE if there is none, naming a tensor. */
 dw_status dw_shared_use(dw_publisher *p, dw_error *err);
 /* Measures again. *IS_SAME if the scales that were agreed on last are still right, as far
  * as this rank can see; then they are used. */
 dw_status dw_shared_look(dw_publisher *p, bool *is_same, dw_error *err);
-/* The version with these scales is the head, or becomes it. Sticky scales: all ranks keep
- * them, also those that publish none of them. */
-void dw_shared_scales_keep(dw_publisher *p);
 
 #endif

@@ -19,11 +19,6 @@
  *
  * So no scale is zero, subnormal or infinite, and no element is beyond the largest of its
  * type. The sign of a zero is kept in fp8.
- *
- * A sticky scale keeps its old value s0 if s / s0 is at least 7/8 and at most 33/32
- * (int8: 31/32 and 257/256). Then |x| / s0 is below 464 (127.5), from where on the
- * largest element would not be the nearest. Quantising the same weights again keeps all
- * scales.
  */
 #ifndef DW_QUANT_QUANT_H
 #define DW_QUANT_QUANT_H
@@ -55,7 +50,6 @@ typedef struct dw_quant_entry {
 typedef struct dw_quant_plan {
     dw_quant_scheme scheme;
     bool from_f32;
-    bool sticky;             /* see dw_quant_rows */
     dw_quant_entry *entries; /* ascending by name */
     size_t n_entries;
     size_t n_weights; /* how many of them are weights */
@@ -86,10 +80,7 @@ uint64_t dw_quant_scales_before(const dw_quant_plan *plan, size_t weight, uint64
  * elements from FIRST_ROW on, in plain memory. OUT takes their elements, SCALES their
  * scales. Each element of SRC is read exactly once, because another thread may be writing
  * them. DW_NOT_FINITE, with tensor and element, for NaN and infinity. Uses one thread;
- * the plan is only read.
- *
- * If the plan is sticky, SCALES holds those of the version before; a 0, or anything else
- * that is no scale, is not kept. */
+ * the plan is only read. */
 dw_status dw_quant_rows(const dw_quant_plan *plan, size_t weight, const void *src,
                         uint64_t first_row, uint64_t n_rows, void *out, float *scales,
                         dw_error *err);
@@ -119,8 +110,8 @@ dw_status dw_quant_part_maxima(const dw_quant_plan *plan, size_t weight, const v
                                uint64_t first, uint64_t n, uint32_t *maxima,
                                dw_error *err);
 
-/* The scale for a finite maximum. OLD is that of the version before, for sticky plans. */
-float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum, float old);
+/* The scale for a finite maximum. */
+float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum);
 
 /* Quantises these elements with SCALES, one for each scale of the unit. DW_STALE if an
  * element is too large for its scale: it changed after the maxima were taken. */

@@ -286,7 +286,6 @@ dw_status dw_quant_plan_make(dw_quant_plan **out, const dw_tensor *source, size_
         return dw_fail_memory(err, NULL);
     plan->scheme = taken.scheme;
     plan->from_f32 = taken.from_f32;
-    plan->sticky = taken.sticky;
     status = fill(plan, source, n, as_bf16, &taken, err);
     if (status == DW_OK)
         *out = plan;

@@ -16,21 +16,6 @@
 
 #define TILE_ELEMS (DW_QUANT_BLOCK * DW_QUANT_BLOCK)
 
-/* An old scale stays if a new one is in this window around it. */
-typedef struct window {
-    bool is_open;
-    float least, most; /* of the ratio of a new scale to an old one */
-} window;
-
-/* fp8 has the same precision in most of its range, int8 has not. The largest element may
- * pass the largest of the type by less than half a step. */
-static window window_of(const dw_quant_plan *plan)
-{
-    const bool is_int = plan->scheme == DW_QUANT_INT8_ROW;
-    return (window){plan->sticky, is_int ? 1 - 1.0f / 32 : 1 - 1.0f / 8,
-                    is_int ? 1 + 1.0f / 256 : 1 + 1.0f / 32};
-}
-
 static float largest_of(const dw_quant_plan *plan)
 {
     return plan->scheme == DW_QUANT_INT8_ROW ? 127.0f : 448.0f;
@@ -44,7 +29,6 @@ typedef struct format {
     bool by_block;
     unsigned kind; /* of the copy, an index of the kernels: 0 BF16, 1 F32 */
     float largest; /* of the quantised type */
-    window kept;   /* which old scales stay */
     void (*quantise)(uint8_t *out, const void *in, size_t n, float scale);
 } format;
 
@@ -57,7 +41,6 @@ static format format_of(const dw_quant_plan *plan, const dw_quant_entry *e)
         .width = e->source_dtype == DW_F32 ? 4 : 2,
         .by_block = plan->scheme == DW_QUANT_FP8_BLOCK,
         .largest = largest_of(plan),
-        .kept = window_of(plan),
     };
     f.kind = e->source_dtype == DW_F16 || (e->source_dtype == DW_F32 && plan->from_f32);
     f.quantise = is_int ? f.kernels->quant_int8[f.kind] : f.kernels->quant_fp8[f.kind];
@@ -182,25 +165,12 @@ static dw_status fail_element(const format *f, const block *b, const void *tile,
                           f->dtype == DW_F32 && f->kind == 0 ? " as BF16" : "");
 }
 
-static float fresh_scale(uint32_t max_bits, float largest)
+static float scale_of(uint32_t max_bits, float largest)
 {
     float max;
     memcpy(&max, &max_bits, sizeof max);
     const float scale = max / largest;
     return max == 0 ? 1.0f : scale > FLT_MIN ? scale : FLT_MIN;
-}
-
-/* Whether OLD, which may be any bits, stays in place of SCALE. */
-static bool is_kept(const window *w, float old, float scale)
-{
-    const float ratio = scale / old;
-    return w->is_open && old >= FLT_MIN && ratio >= w->least && ratio <= w->most;
-}
-
-static float scale_of(uint32_t max_bits, float largest, const window *w, float old)
-{
-    const float fresh = fresh_scale(max_bits, largest);
-    return is_kept(w, old, fresh) ? old : fresh;
 }
 
 /* Fetches row R of the next block, while this one is rounded: rows are too far apart for
@@ -222,7 +192,7 @@ static dw_status do_block(const format *f, const block *b, void *tile, float *sc
     const uint32_t max = f->kernels->quant_max[f->kind](tile, b->n_rows * b->n_columns);
     if (max >= 0x7f800000)
         return fail_element(f, b, tile, name, err);
-    *scale = scale_of(max, f->largest, &f->kept, *scale);
+    *scale = scale_of(max, f->largest);
     for (size_t r = 0; r < b->n_rows; r++) {
         if (b->next)
             prefetch_row(f, b, r);
@@ -405,13 +375,12 @@ dw_status dw_quant_part_maxima(const dw_quant_plan *plan, size_t weight, const v
     return status;
 }
 
-float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum, float old)
+float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum)
 {
-    const window kept = window_of(plan);
     fenv_t callers;
     fegetenv(&callers);
     fesetenv(FE_DFL_ENV);
-    const float scale = scale_of(maximum, largest_of(plan), &kept, old);
+    const float scale = scale_of(maximum, largest_of(plan));
     fesetenv(&callers);
     return scale;
 }
@@ -419,8 +388,7 @@ float dw_quant_scale(const dw_quant_plan *plan, uint32_t maximum, float old)
 /* Whether SCALE, which came from a maximum of all parts, is large enough for MAX. */
 static bool is_enough(const format *f, float scale, uint32_t max)
 {
-    const float needed = fresh_scale(max, f->largest);
-    return needed <= scale || (f->kept.is_open && needed / scale <= f->kept.most);
+    return scale_of(max, f->largest) <= scale;
 }
 
 static dw_status do_part(const format *f, const dw_quant_entry *e, const void *src,

@@ -138,7 +138,6 @@ typedef struct dw_provenance {
 typedef struct dw_quantized {
     char scheme[DW_QUANTIZED_TEXT];  /* "": not quantised */
     char rounded[DW_QUANTIZED_TEXT]; /* what F32 was rounded to first: "bf16", "none" */
-    char scales[DW_QUANTIZED_TEXT];  /* "sticky"; "": each version has its own */
 } dw_quantized;
 
 typedef struct dw_stream_record {

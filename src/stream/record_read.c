@@ -50,8 +50,6 @@ static void read_quantized(dw_fields *f, dw_quantized *out)
     q.status = f->status;
     read_word(&q, out->scheme, "scheme");
     read_word(&q, out->rounded, "rounded");
-    if (q.status == DW_OK && dw_json_get(q.object, "scales"))
-        read_word(&q, out->scales, "scales");
     f->status = q.status;
 }
 

@@ -136,13 +136,9 @@ static dw_status check_floor(const uint8_t *bytes, size_t n_bytes, dw_error *err
 
 static void write_quantized(dw_writer *out, const dw_quantized *q)
 {
-    if (!q->scheme[0])
-        return;
-    dw_write_format(out, ",\"quantized\":{\"scheme\":\"%s\",\"rounded\":\"%s\"",
-                    q->scheme, q->rounded);
-    if (q->scales[0])
-        dw_write_format(out, ",\"scales\":\"%s\"", q->scales);
-    dw_write_format(out, "}");
+    if (q->scheme[0])
+        dw_write_format(out, ",\"quantized\":{\"scheme\":\"%s\",\"rounded\":\"%s\"}",
+                        q->scheme, q->rounded);
 }
 
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,

@@ -460,13 +460,6 @@ static dw_status check_quantized(const dw_stream *s, const dw_stream_spec *spec,
             "`quantize.from_f32`, or publish to another URL",
             there->scheme, describe_rounding(there).text, describe_rounding(asked).text,
             strcmp(there->rounded, "none") == 0 ? "add" : "drop");
-    if (strcmp(there->scales, asked->scales) != 0)
-        return dw_fail(err, DW_MISMATCH, url,
-                       "the scales of the stream are %s, those of these weights would be "
-                       "%s: %s `quantize.sticky`, or publish to another URL",
-                       there->scales[0] ? there->scales : "new in each version",
-                       asked->scales[0] ? asked->scales : "new in each version",
-                       there->scales[0] ? "add" : "drop");
     return DW_OK;
 }
 
@@ -570,11 +563,6 @@ const char *dw_stream_quantization(const dw_stream *s, const char **rounded)
     if (rounded)
         *rounded = q->scheme[0] ? q->rounded : NULL;
     return q->scheme[0] ? q->scheme : NULL;
-}
-
-bool dw_stream_sticky_scales(const dw_stream *s)
-{
-    return strcmp(s->record.quantized.scales, "sticky") == 0;
 }
 
 bool dw_stream_single_writer(const dw_stream *s)

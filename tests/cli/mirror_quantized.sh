@@ -89,38 +89,6 @@ mirror "$store/killed" killed --quantize int8-row --once --quiet
 [ "$(sources "$store/killed")" = "0 1 2 3 4 5 6 7 8" ]
 deltawire verify "$store/killed" --quiet >/dev/null
 equals "$store/killed" 8 int8-row
-cp -r mirrored.into killed-mirrored
-
-it "keeps sticky scales, also after kill -9 at any instant"
-for _ in $(seq 8); do
-    start sticky mirror "$ours" "$store/sticky" --work work/sticky --quantize int8-row \
-        --quantize-sticky --once
-    sticky=$!
-    sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
-    kill -9 $sticky 2>/dev/null || true
-    wait $sticky 2>/dev/null || true
-done
-mirror "$store/sticky" sticky --quantize int8-row --quantize-sticky --once --quiet
-[ "$(sources "$store/sticky")" = "0 1 2 3 4 5 6 7 8" ]
-deltawire verify "$store/sticky" --quiet >/dev/null
-for i in base step_00000{1..8}; do # the trainer itself gets the same
-    deltawire publish "$store/direct" "run/$i" --quantize int8-row --quantize-sticky \
-        --quiet >/dev/null
-done
-deltawire pull "$store/direct" --into sticky-direct --quiet >/dev/null
-deltawire pull "$store/sticky" --into sticky-mirrored --quiet >/dev/null
-same_weights sticky-direct sticky-mirrored
-! cmp -s sticky-mirrored/model.safetensors killed-mirrored/model.safetensors ||
-    die "the scales were not sticky"
-
-it "finds that nothing is new although the scales are older, and refuses other ones"
-rm -r work/sticky
-mirror "$store/sticky" sticky --quantize int8-row --quantize-sticky --once --json | tail -n 1 |
-    holds 'o == {"event": "done", "from_version": 8, "version": 8, "versions": 0}'
-fails 5 "scales of the stream are sticky" \
-    mirror "$store/sticky" other --quantize int8-row --once
-fails 5 "drop --quantize-sticky" \
-    mirror "$store/killed" other --quantize int8-row --quantize-sticky --once
 
 it "begins with the oldest version that is kept"
 deltawire squash "$ours" --anchor --at 6 --quiet >/dev/null

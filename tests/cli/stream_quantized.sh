@@ -23,10 +23,11 @@ for scheme in fp8-block fp8-row int8-row; do
     for i in 0 1 2 3; do quantized "$url" $i $scheme; done
     deltawire pull "$url" --into "pulled-$scheme" --quiet >/dev/null
     deltawire verify "$url" --quiet >/dev/null
-    prints "^quantised: $scheme, F32 rounded to bf16 first$" deltawire log "$url"
-    deltawire log "$url" --json |
-        holds "o['quantized'] == {'scheme': '$scheme', 'rounded': 'bf16'}"
-    prints "  quantised  $scheme, F32 rounded to bf16 first" deltawire status "$url"
+    for verb in log status inspect stats; do
+        prints "quantised:\\? *$scheme, F32 rounded to bf16 first$" deltawire $verb "$url"
+        deltawire $verb "$url" --json |
+            holds "o['quantized'] == {'scheme': '$scheme', 'rounded': 'bf16'}"
+    done
 done
 [ "$(types pulled-fp8-block)" = "BF16 F32 F8_E4M3" ]
 [ "$(types pulled-fp8-row)" = "BF16 F32 F8_E4M3" ]
@@ -181,27 +182,6 @@ ends $watch 0
 deltawire log "$store/watch" --json |
     holds '[v["step"] for v in o["versions"]] == ["4", "3", "2", "1"]'
 
-it "ends with the newest checkpoint if all were touched and scales are sticky"
-for i in 1 2 3; do
-    mkdir -p output3
-    cp -r "run/step_00000$i" output3/checkpoint-$i
-    quantized "$store/touched" $i int8-row --quantize-sticky
-done
-sleep 1 # times have whole seconds
-touch output3/checkpoint-*/model.safetensors
-start touched publish "$store/touched" --watch output3 --quantize int8-row --quantize-sticky
-touched=$!
-cp -r run/step_000004 output3/new
-mv output3/new output3/checkpoint-4
-newest_is_4() {
-    deltawire log "$store/touched" -n 1 --json | holds 'o["versions"][0]["step"] == "4"'
-}
-wait_until newest_is_4
-kill -TERM $touched
-ends $touched 0
-deltawire log "$store/touched" -n 2 --json |
-    holds '[v["step"] for v in o["versions"]] == ["4", "3"]'
-
 it "repair takes what was pulled from a quantised stream, and refuses another model"
 deltawire pull "$store/watch" --into watched --quiet >/dev/null
 deltawire synth -o other --params 900K --steps 1 --write checkpoints --quiet >/dev/null
@@ -248,53 +228,6 @@ fails 2 "$tensor.*element 10 is NaN" \
 [ -z "$(object_list "$store/first" "")" ]
 quantized "$store/first" 0 int8-row # another scheme, as if nothing had been there
 
-it "keeps sticky scales, in smaller versions that are the same on every way"
-for scheme in fp8-block int8-row; do
-    url=$store/sticky-$scheme
-    for i in 0 1 2; do quantized "$url" $i $scheme --quantize-sticky; done
-    rm -rf "$XDG_CACHE_HOME/deltawire/baselines" # the next one reads the head from the stream
-    quantized "$url" 3 $scheme --quantize-sticky
-    deltawire verify "$url" --quiet >/dev/null
-    for verb in log status inspect stats; do
-        prints "quantised:\\? *$scheme, F32 rounded to bf16 first, sticky scales" \
-            deltawire $verb "$url"
-        deltawire $verb "$url" --json | holds \
-            "o['quantized'] == {'scheme': '$scheme', 'rounded': 'bf16', 'scales': 'sticky'}"
-    done
-    deltawire pull "$url" --into "sticky-$scheme" --quiet >/dev/null
-    ! cmp -s "sticky-$scheme/model.safetensors" "pulled-$scheme/model.safetensors" ||
-        die "the scales were not sticky"
-done
-deltawire inspect "$store/int8-row" --json |
-    holds "o['quantized'] == {'scheme': 'int8-row', 'rounded': 'bf16'}"
-changed_scales() { # URL
-    deltawire stats "$1" --to 3 --json |
-        json 'sum(k["changed"] for k in o["kinds"] if k["kind"] == "scales")'
-}
-[ "$(changed_scales "$store/sticky-int8-row")" -lt "$(changed_scales "$store/int8-row")" ]
-
-it "publishes a model with sticky scales again without a change"
-deltawire publish "$store/sticky-fp8-block" run/step_000003 --quantize fp8-block \
-    --quantize-sticky --json | holds 'o["version"] == 4 and o["changed"] == 0'
-
-it "refuses other scales than those of the stream"
-fails 5 "scales of the stream are sticky.*: add --quantize-sticky" \
-    deltawire publish "$store/sticky-fp8-block" run/step_000004 --quantize fp8-block
-fails 5 "would be sticky: drop --quantize-sticky" \
-    deltawire publish "$store/fp8-row" run/step_000004 --quantize fp8-row --quantize-sticky
-fails 2 "go only with --quantize" \
-    deltawire publish "$store/none" run/base --quantize-sticky
-head_is "$store/sticky-fp8-block" 4
-
-it "repair of a stream with sticky scales makes new ones, and the next version keeps them"
-deltawire repair "$store/sticky-int8-row" run/step_000004 --quiet >/dev/null
-deltawire pull "$store/sticky-int8-row" --into sticky-repaired --quiet >/dev/null
-quantized "$store/int8-row-4" 4 int8-row
-deltawire pull "$store/int8-row-4" --into fresh-int8-4 --quiet >/dev/null
-same_weights sticky-repaired fresh-int8-4
-deltawire publish "$store/sticky-int8-row" run/step_000004 --quantize int8-row \
-    --quantize-sticky --json | holds 'o["version"] == 5 and o["changed"] == 0'
-
 it "goes on after kill -9 at any instant"
 for i in 0 1 2 3 4 5 6; do
     from=run/base
@@ -311,30 +244,3 @@ deltawire pull "$store/killed" --into killed --quiet >/dev/null
 quantized "$store/fp8-block-6" 6 fp8-block
 deltawire pull "$store/fp8-block-6" --into fresh-6 --quiet >/dev/null
 same_weights killed fresh-6
-
-it "goes on with the scales of the newest version after kill -9 at any instant"
-# again FROM TO: publishes the steps of a log afresh, from version 0 on
-again() {
-    local step
-    for step in $(deltawire log "$1" -n 0 --json |
-        json '" ".join(v["step"] for v in reversed(o["versions"]))'); do
-        quantized "$2" "$step" int8-row --quantize-sticky
-    done
-}
-for i in 0 1 2 3 4 5 6; do
-    from=run/base
-    [ $i -eq 0 ] || from=$(printf 'run/step_%06d' $i)
-    start killed publish "$store/sticky" "$from" --step $i --quantize int8-row \
-        --quantize-sticky
-    killed=$!
-    sleep "0.0$((RANDOM % 10))"
-    kill -9 $killed 2>/dev/null || true
-    wait $killed 2>/dev/null || true
-done
-quantized "$store/sticky" 6 int8-row --quantize-sticky
-again "$store/sticky" "$store/sticky-again"
-for url in sticky sticky-again; do
-    deltawire verify "$store/$url" --quiet >/dev/null
-    deltawire pull "$store/$url" --into "pulled-$url" --quiet >/dev/null
-done
-same_weights pulled-sticky pulled-sticky-again

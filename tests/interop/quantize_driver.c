@@ -1,11 +1,9 @@
 /* Quantises a checkpoint, for test_quantize.py:
  *
- *     quantize_driver SCHEME IN OUT [f32] [keep=GLOB] [convert=GLOB] [old=FILE]
- *                     [config=FILE]
+ *     quantize_driver SCHEME IN OUT [f32] [keep=GLOB] [convert=GLOB] [config=FILE]
  *
- * IN is a checkpoint, OUT the file that takes the quantised one. With `old` its scales
- * are sticky: those of FILE, which this program wrote, stay as long as they fit. With
- * `config` it prints FILE with its quantization_config instead, and writes nothing.
+ * IN is a checkpoint, OUT the file that takes the quantised one. With `config`
+ * it prints FILE with its quantization_config instead, and writes nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +18,6 @@ typedef struct arguments {
     dw_quant_options options;
     const char *keep[MAX_PATTERNS], *convert[MAX_PATTERNS];
     const char *config;
-    const char *old;
 } arguments;
 
 static void check(dw_status status, const dw_error *err)
@@ -49,8 +46,6 @@ static void parse(arguments *a, int argc, char **argv)
             a->convert[a->options.n_convert++] = argv[i] + 8;
         else if (strncmp(argv[i], "config=", 7) == 0)
             a->config = argv[i] + 7;
-        else if (strncmp(argv[i], "old=", 4) == 0)
-            a->old = argv[i] + 4;
         else
             exit(2);
 }
@@ -91,21 +86,6 @@ static void quantise(const dw_quant_plan *plan, size_t i, const dw_tensor *sourc
     }
 }
 
-/* TENSORS take those of PATH. */
-static void read_old(dw_tensor *tensors, size_t n_tensors, const char *path)
-{
-    dw_error err = {0};
-    dw_checkpoint *old;
-    size_t n;
-    check(dw_checkpoint_open(&old, path, DW_CHECKPOINT_READ, &err), &err);
-    const dw_tensor *found = dw_checkpoint_tensors(old, &n);
-    for (size_t i = 0; i < n_tensors; i++)
-        for (size_t k = 0; k < n; k++)
-            if (strcmp(tensors[i].name, found[k].name) == 0)
-                memcpy(tensors[i].data, found[k].data, tensors[i].n_bytes);
-    dw_checkpoint_close(old);
-}
-
 int main(int argc, char **argv)
 {
     arguments a = {0};
@@ -114,7 +94,6 @@ int main(int argc, char **argv)
     dw_quant_plan *plan;
     size_t n;
     parse(&a, argc, argv);
-    a.options.sticky = a.old != NULL;
     check(dw_checkpoint_open(&in, argv[2], DW_CHECKPOINT_READ, &err), &err);
     const dw_tensor *source = dw_checkpoint_tensors(in, &n);
     check(dw_quant_plan_make(&plan, source, n, NULL, &a.options, &err), &err);
@@ -127,8 +106,6 @@ int main(int argc, char **argv)
         tensors[i] = plan->entries[i].tensor;
         tensors[i].data = malloc(tensors[i].n_bytes + 1);
     }
-    if (a.old)
-        read_old(tensors, plan->n_entries, a.old);
     for (size_t i = 0; i < plan->n_entries; i++) {
         const dw_quant_entry *e = &plan->entries[i];
         if (e->role == DW_QUANT_COPY)

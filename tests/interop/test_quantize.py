@@ -21,14 +21,9 @@ SCHEMES = ["fp8-block", "fp8-row", "int8-row"]
 TINY = torch.finfo(torch.float32).tiny
 
 
-def scales_of(largest, limit, old=None):
+def scales_of(largest, limit):
     scales = (largest / torch.tensor(limit)).clamp(min=TINY)
-    scales = torch.where(largest == 0, torch.ones_like(scales), scales)
-    if old is None:
-        return scales
-    least, most = (31 / 32, 257 / 256) if limit == 127.0 else (7 / 8, 33 / 32)
-    ratio = scales / old
-    return torch.where((ratio >= least) & (ratio <= most), old, scales)
+    return torch.where(largest == 0, torch.ones_like(scales), scales)
 
 
 def rounded(quotient, scheme):
@@ -37,34 +32,33 @@ def rounded(quotient, scheme):
     return quotient.clamp(-448, 448).to(torch.float8_e4m3fn)
 
 
-def quantised_rows(x, scheme, old=None):
+def quantised_rows(x, scheme):
     scales = scales_of(x.abs().amax(dim=-1, keepdim=True),
-                       127.0 if scheme == "int8-row" else 448.0, old)
+                       127.0 if scheme == "int8-row" else 448.0)
     return rounded(x / scales, scheme), scales
 
 
-def quantised_blocks(x, old=None):
+def quantised_blocks(x):
     """A matrix, padded to whole blocks with zeros."""
     rows, columns = x.shape
     down, across = -(-rows // 128), -(-columns // 128)
     padded = torch.zeros(down * 128, across * 128)
     padded[:rows, :columns] = x
     blocks = padded.view(down, 128, across, 128)
-    scales = scales_of(blocks.abs().amax(dim=(1, 3)), 448.0, old)
+    scales = scales_of(blocks.abs().amax(dim=(1, 3)), 448.0)
     values = rounded(blocks / scales[:, None, :, None], "fp8-block")
     return values.view(down * 128, across * 128)[:rows, :columns].contiguous(), scales
 
 
-def quantised(tensor, scheme, from_f32=False, old=None):
+def quantised(tensor, scheme, from_f32=False):
     if tensor.dtype == torch.float32 and not from_f32:
         tensor = tensor.bfloat16()
     x = tensor.float()
     if scheme != "fp8-block":
-        return quantised_rows(x, scheme, old)
+        return quantised_rows(x, scheme)
     if x.dim() == 2:
-        return quantised_blocks(x, old)
-    parts = [quantised_blocks(matrix, None if old is None else old[i])
-             for i, matrix in enumerate(x)]
+        return quantised_blocks(x)
+    parts = [quantised_blocks(matrix) for matrix in x]
     return torch.stack([p[0] for p in parts]), torch.stack([p[1] for p in parts])
 
 
@@ -163,39 +157,6 @@ def test_trace(tmp_path, scheme):
         tensors |= safetensors.torch.load_file(file)
     check(tmp_path, tensors, scheme,
           [n for n, t in tensors.items() if t.dim() == 2 and "embed" not in n])
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_sticky(tmp_path, scheme):
-    """Each version goes on from the scales of the one before."""
-    x = weights(300, 390, dtype=torch.float32)
-    experts = weights(3, 150, 130, dtype=torch.float32, seed=1)
-    x[128:256, :128] = 0
-    x[:128, 128:256] = 1e-40
-    name, suffix = "a.weight", "_scale_inv" if scheme == "fp8-block" else "_scale"
-    generator = torch.Generator().manual_seed(2)
-    kept = fresh = 0
-    old = None
-    for _ in range(12):
-        tensors = {name: x, "experts.down_proj": experts}
-        out = run(tmp_path, tensors, scheme, "f32",
-                  *([] if old is None else [f"old={tmp_path}/old.safetensors"]))
-        assert isinstance(out, dict), out
-        for each, tensor in tensors.items():
-            was = None if old is None else old[each + suffix]
-            values, scales = quantised(tensor, scheme, True, was)
-            assert same_bits(out[each], values)
-            assert same_bits(out[each + suffix], scales)
-            if was is not None:
-                plain = quantised(tensor, scheme, True)[1]
-                kept += int(((scales == was) & (plain != was)).sum())
-                fresh += int((scales != was).sum())
-        old = out
-        (tmp_path / "out.safetensors").rename(tmp_path / "old.safetensors")
-        factors = 1 + (torch.rand(300, 1, generator=generator) - 0.5) * 0.02
-        x = x * factors * (1 if torch.rand(1, generator=generator) < 0.7 else 1.02)
-        experts = experts * 0.98
-    assert kept > 20 and fresh > 20
 
 
 def test_patterns(tmp_path):

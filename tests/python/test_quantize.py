@@ -10,17 +10,13 @@ import deltawire.torch  # noqa: E402
 SCHEMES = ["fp8-block", "fp8-row", "int8-row"]
 
 
-def scale_of(most, limit, old=None):
+def scale_of(most, limit):
     scale = (most / torch.tensor(float(limit))).clamp(min=2.0**-126)
-    scale = torch.where(most == 0, torch.ones_like(scale), scale)
-    if old is None:
-        return scale
-    least, most = (31 / 32, 257 / 256) if limit == 127 else (7 / 8, 33 / 32)
-    return torch.where((scale / old >= least) & (scale / old <= most), old, scale)
+    return torch.where(most == 0, torch.ones_like(scale), scale)
 
 
-def quantise(matrix, scheme, old=None):
-    """One matrix of float32: its elements and scales. `old`: those that may stay."""
+def quantise(matrix, scheme):
+    """One matrix of float32: its elements and scales."""
     rows, columns = matrix.shape
     limit = 127 if scheme == "int8-row" else 448
     if scheme == "fp8-block":
@@ -29,19 +25,18 @@ def quantise(matrix, scheme, old=None):
         for i in range(scales.shape[0]):
             for k in range(scales.shape[1]):
                 block = (slice(128 * i, 128 * i + 128), slice(128 * k, 128 * k + 128))
-                scales[i, k] = scale_of(matrix[block].abs().max(), limit,
-                                        None if old is None else old[i, k])
+                scales[i, k] = scale_of(matrix[block].abs().max(), limit)
                 spread[block] = scales[i, k]
     else:
-        scales = scale_of(matrix.abs().amax(1, keepdim=True), limit, old)
+        scales = scale_of(matrix.abs().amax(1, keepdim=True), limit)
         spread = scales.expand_as(matrix)
     if scheme == "int8-row":
         return torch.round(matrix / spread).clamp(-127, 127).to(torch.int8), scales
     return (matrix / spread).clamp(-448, 448).to(torch.float8_e4m3fn), scales
 
 
-def expected(tensors, scheme, chosen, from_f32=False, old=None):
-    """The quantised model. `old`: the version before, if its scales are sticky."""
+def expected(tensors, scheme, chosen, from_f32=False):
+    """The quantised model."""
     out = {}
     suffix = "_scale_inv" if scheme == "fp8-block" else "_scale"
     for name, tensor in tensors.items():
@@ -51,10 +46,7 @@ def expected(tensors, scheme, chosen, from_f32=False, old=None):
             continue
         wide = tensor.float() if from_f32 else tensor.bfloat16().float()
         matrices = wide.reshape(-1, *wide.shape[-2:])
-        known = [None] * len(matrices)
-        if old is not None:
-            known = old[name + suffix].reshape(len(matrices), -1, old[name + suffix].shape[-1])
-        stack = [quantise(matrix, scheme, was) for matrix, was in zip(matrices, known)]
+        stack = [quantise(matrix, scheme) for matrix in matrices]
         weights, scales = (torch.stack([pair[i] for pair in stack]) for i in (0, 1))
         out[name] = weights.reshape(wide.shape)
         out[name + suffix] = scales.reshape(*wide.shape[:-2], *scales.shape[-2:])
@@ -139,39 +131,6 @@ def test_equals_pytorch(url, tmp_path, scheme, dtype, from_f32):
         deltawire.torch.Publisher(model, url=url)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_sticky(url, tmp_path, scheme):
-    model, before = Model(torch.float32), None
-    options = dict(quantize=scheme, quantize_sticky=True)
-
-    def wanted():
-        nonlocal before
-        before = expected(deltawire.torch.named_tensors(model), scheme, CHOSEN, old=before)
-        return before
-
-    for _ in range(2):  # the second goes on after a restart
-        with deltawire.torch.Publisher(model, url=url, **options) as publisher:
-            check(url, tmp_path, wanted())
-            for size in (0, 1e-4, 1e-3):
-                step(model, size)
-                publisher.publish()
-                publisher.wait()
-                check(url, tmp_path, wanted())
-        step(model)
-    plain = expected(deltawire.torch.named_tensors(model), scheme, CHOSEN)
-    assert any(not np.array_equal(raw(plain[name]), raw(before[name])) for name in plain)
-    with dw.Stream(url) as stream:
-        assert stream.quantized == (scheme, "bf16") and stream.sticky_scales is True
-    with pytest.raises(dw.Mismatch, match="scales of the stream are sticky"):
-        deltawire.torch.Publisher(model, url=url, quantize=scheme)
-    with deltawire.torch.Publisher(model, url=url + "-plain", quantize=scheme):
-        pass
-    with dw.Stream(url + "-plain") as stream:
-        assert stream.sticky_scales is False
-    with pytest.raises(dw.Mismatch, match="would be sticky"):
-        deltawire.torch.Publisher(model, url=url + "-plain", **options)
-
-
 def test_copies_of_float32_stay_float32(url, tmp_path):
     """A tensor that is not contiguous is copied, and quantised as the others are."""
     wide = torch.randn(150, 200).t()
@@ -235,7 +194,6 @@ def test_patterns(url, tmp_path):
     (dict(quantize=8), TypeError),
     (dict(quantize_keep=["a"]), ValueError),
     (dict(quantize_from_f32=True), ValueError),
-    (dict(quantize_sticky=True), ValueError),
     (dict(quantize="fp8-row", quantize_keep="a.*"), TypeError),
     (dict(quantize="fp8-row", quantize_keep=[1]), TypeError),
     (dict(quantize="fp8-row", quantize_keep=["none.such"]), dw.Error),

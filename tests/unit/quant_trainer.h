@@ -95,25 +95,6 @@ static inline void trainer_step(trainer *m, unsigned per_mille)
                 set(m, t, i, draw());
 }
 
-/* Multiplies groups of rows, so that maxima move inside the window of sticky scales and
- * out of it. */
-static inline void trainer_drift(trainer *m)
-{
-    static const float factors[] = {1, 1.01f, 0.98f, 1.06f, 0.93f, 0.8f};
-    for (size_t t = 0; t < N_SOURCE; t++) {
-        const uint64_t group = 64 * dims[t][n_dims[t] - 1];
-        float factor = 1;
-        for (uint64_t i = 0; i < m->n[t]; i++) {
-            if (i % group == 0)
-                factor = factors[random_below(sizeof factors / sizeof *factors)];
-            const float x = m->tensors[t].dtype == DW_F32
-                                ? ((const float *)m->tensors[t].data)[i]
-                                : as_float(((const uint16_t *)m->tensors[t].data)[i]);
-            set(m, t, i, x * factor);
-        }
-    }
-}
-
 /* ---- a plain quantiser ---- */
 
 static inline float fp8_value(unsigned code)
@@ -157,7 +138,6 @@ typedef struct expected {
     uint8_t *weights;
     float *scales;
     uint64_t n_scales;
-    uint64_t n_kept; /* scales that stayed although their maxima changed */
 } expected;
 
 static inline float source(const trainer *m, size_t t, uint64_t i, bool from_f32)
@@ -168,23 +148,14 @@ static inline float source(const trainer *m, size_t t, uint64_t i, bool from_f32
     return from_f32 ? x : as_float(as_bf16(x));
 }
 
-/* Whether a sticky scale stays OLD although the maximum asks for SCALE. */
-static inline bool is_sticky(float old, float scale, bool fp8)
-{
-    return fp8 ? scale / old >= 0.875f && scale / old <= 1.03125f
-               : scale / old >= 0.96875f && scale / old <= 1.00390625f;
-}
-
-/* OLD: the scales of the version before, if they are sticky; else NULL. */
-static inline expected quantise(const trainer *m, size_t t, const dw_quant_options *o,
-                                const float *old)
+static inline expected quantise(const trainer *m, size_t t, const dw_quant_options *o)
 {
     const bool block = o->scheme == DW_QUANT_FP8_BLOCK,
                fp8 = o->scheme != DW_QUANT_INT8_ROW;
     const uint64_t cols = dims[t][n_dims[t] - 1], rows = dims[t][n_dims[t] - 2];
     const uint64_t stack = n_dims[t] == 3 ? dims[t][0] : 1;
     const uint64_t high = block ? 128 : 1, wide = block ? 128 : cols;
-    expected out = {malloc(m->n[t]), malloc((stack * rows * 2 + 8) * 4 * 8), 0, 0};
+    expected out = {malloc(m->n[t]), malloc((stack * rows * 2 + 8) * 4 * 8), 0};
     for (uint64_t s = 0; s < stack; s++)
         for (uint64_t r = 0; r < rows; r += high)
             for (uint64_t c = 0; c < cols; c += wide) {
@@ -197,10 +168,6 @@ static inline expected quantise(const trainer *m, size_t t, const dw_quant_optio
                                                          o->from_f32)));
                 float scale = most / (fp8 ? 448.0f : 127.0f);
                 scale = most == 0 ? 1 : larger(scale, 0x1p-126f);
-                if (old && is_sticky(old[out.n_scales], scale, fp8)) {
-                    out.n_kept += scale != old[out.n_scales];
-                    scale = old[out.n_scales];
-                }
                 out.scales[out.n_scales++] = scale;
                 for (uint64_t i = r; i < r1; i++)
                     for (uint64_t k = c; k < c1; k++) {
@@ -237,45 +204,8 @@ static const dw_tensor *find(const dw_tensor *tensors, size_t n, const char *nam
     return NULL;
 }
 
-/* The scales of the newest version, from which sticky ones go on. */
-typedef struct head_scales {
-    float *of[N_SOURCE]; /* NULL: there is no version */
-    uint64_t n_kept;
-    uint64_t n_new;
-} head_scales;
-
-static inline void head_move(head_scales *head, size_t t, const expected *e)
-{
-    for (uint64_t i = 0; head->of[t] && i < e->n_scales; i++)
-        head->n_new += e->scales[i] != head->of[t][i];
-    head->n_kept += e->n_kept;
-    free(head->of[t]);
-    head->of[t] = e->scales;
-}
-
-static inline void head_free(head_scales *head)
-{
-    for (size_t t = 0; t < N_SOURCE; t++)
-        free(head->of[t]);
-    *head = (head_scales){0};
-}
-
-/* A version of these weights was committed. */
-static inline void head_advance(head_scales *head, const trainer *m,
-                                const dw_quant_options *o)
-{
-    for (size_t t = 0; t < N_SOURCE; t++)
-        if (t != EMBED && t != NORM) {
-            expected e = quantise(m, t, o, head->of[t]);
-            free(e.weights);
-            head_move(head, t, &e);
-        }
-}
-
-/* The newest version is what a plain quantiser makes of the weights. HEAD: of a sticky
- * stream, the version before; becomes the newest. */
-static inline void check_after(const trainer *m, dw_store *store,
-                               const dw_quant_options *o, head_scales *head)
+/* The newest version is what a plain quantiser makes of the weights. */
+static inline void check(const trainer *m, dw_store *store, const dw_quant_options *o)
 {
     dw_follow_options options;
     dw_follow_options_init(&options);
@@ -295,7 +225,7 @@ static inline void check_after(const trainer *m, dw_store *store,
             assert_memory_equal(weight->data, m->tensors[t].data, weight->n_bytes);
             continue;
         }
-        expected e = quantise(m, t, o, head ? head->of[t] : NULL);
+        expected e = quantise(m, t, o);
         const dw_tensor *scale = find(got, n, names[t], suffix);
         assert_int_equal(weight->dtype,
                          o->scheme == DW_QUANT_INT8_ROW ? DW_I8 : DW_F8_E4M3);
@@ -304,17 +234,9 @@ static inline void check_after(const trainer *m, dw_store *store,
         assert_int_equal(weight->n_bytes, m->n[t]);
         assert_memory_equal(weight->data, e.weights, weight->n_bytes);
         free(e.weights);
-        if (head)
-            head_move(head, t, &e);
-        else
-            free(e.scales);
+        free(e.scales);
     }
     dw_follower_close(f);
-}
-
-static inline void check(const trainer *m, dw_store *store, const dw_quant_options *o)
-{
-    check_after(m, store, o, NULL);
 }
 
 /* ---- the publisher ---- */

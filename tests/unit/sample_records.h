@@ -186,7 +186,7 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
     switch (sample) {
     case SAMPLE_STREAM: {
         dw_stream_record r = {.stream = SAMPLE_STREAM_ID,
-                              .quantized = {"fp8-block", "bf16", ""},
+                              .quantized = {"fp8-block", "bf16"},
                               .tensors = (dw_tensor *)(uintptr_t)sample_tensors,
                               .n_tensors = SAMPLE_TENSORS};
         return dw_stream_record_write(out, &r, key, err);

@@ -193,28 +193,25 @@ static size_t count_keys(dw_store *store, const char *prefix)
 
 /* ---- tests ---- */
 
-static void run_with(dw_quant_options quant, split how)
+static void run(dw_quant_scheme scheme, bool from_f32, split how)
 {
+    const dw_quant_options quant = quant_options(scheme, from_f32);
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
-    head_scales scales = {0}, *head = quant.sticky ? &scales : NULL;
     rank ranks[N_RANKS];
     for (int start = 0; start < 2; start++) {
         make_ranks(ranks, &m, store, &quant, how, start ? "second" : "first");
         together(ranks, open_rank);
-        check_after(&m, store, &quant, head);
+        check(&m, store, &quant);
         assert_true(all_current(ranks));
         static const unsigned steps[] = {10, 0, 1000};
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-            if (head && steps[i] == 1000)
-                trainer_drift(&m);
-            else
-                trainer_step(&m, steps[i]);
+            trainer_step(&m, steps[i]);
             assert_int_equal(all_current(ranks), steps[i] == 0);
             together(ranks, publish_rank);
             assert_int_equal(ranks[0].report.unchanged, steps[i] == 0);
-            check_after(&m, store, &quant, head);
+            check(&m, store, &quant);
         }
         assert_true(all_current(ranks));
         close_ranks(ranks);
@@ -234,30 +231,6 @@ static void run_with(dw_quant_options quant, split how)
     kit_verify(store);
     dw_store_close(store);
     trainer_free(&m);
-    assert_true(!head || (head->n_kept > 0 && head->n_new > 0));
-    head_free(&scales);
-}
-
-static void run(dw_quant_scheme scheme, bool from_f32, split how)
-{
-    run_with(quant_options(scheme, from_f32), how);
-}
-
-static dw_quant_options sticky_options(dw_quant_scheme scheme)
-{
-    dw_quant_options quant = quant_options(scheme, false);
-    quant.sticky = true;
-    return quant;
-}
-
-/* Ranks that share a scale keep it, or not, as one process does. */
-static void test_sticky(void **state)
-{
-    (void)state;
-    run_with(sticky_options(DW_QUANT_FP8_BLOCK), ROWS);
-    run_with(sticky_options(DW_QUANT_FP8_ROW), FLAT);
-    run_with(sticky_options(DW_QUANT_INT8_ROW), COLUMNS);
-    run_with(sticky_options(DW_QUANT_INT8_ROW), ROWS);
 }
 
 static void test_blocks(void **state)
@@ -359,17 +332,18 @@ static void test_one_rank(void **state)
 }
 
 /* A rank whose part did not change must quantise it again if the scale changes. */
-static void change_one(dw_quant_options quant)
+static void test_unchanged(void **state)
 {
+    (void)state;
+    const dw_quant_options quant = quant_options(DW_QUANT_FP8_BLOCK, false);
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
-    head_scales scales = {0}, *head = quant.sticky ? &scales : NULL;
     rank ranks[N_RANKS];
     make_ranks(ranks, &m, store, &quant, ROWS, "job");
     together(ranks, open_rank);
     together(ranks, publish_rank);
-    check_after(&m, store, &quant, head);
+    check(&m, store, &quant);
     const uint64_t cut = cut_of(&m, ROWS, LARGE, 1);
     static const float values[] = {3, 0.1f, 5, 5};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -377,25 +351,12 @@ static void change_one(dw_quant_options quant)
         ranks[0].unchanged[LARGE] = ranks[2].unchanged[LARGE] = true;
         assert_int_equal(all_current(ranks), i == 3);
         together(ranks, publish_rank);
-        check_after(&m, store, &quant, head);
+        check(&m, store, &quant);
     }
     close_ranks(ranks);
     kit_verify(store);
     dw_store_close(store);
     trainer_free(&m);
-    head_free(&scales);
-}
-
-static void test_unchanged(void **state)
-{
-    (void)state;
-    change_one(quant_options(DW_QUANT_FP8_BLOCK, false));
-    change_one(sticky_options(DW_QUANT_FP8_BLOCK));
-}
-
-static dw_status confirm(void *refuses, dw_error *err)
-{
-    return *(const bool *)refuses ? dw_fail(err, DW_STALE, NULL, "refused") : DW_OK;
 }
 
 /* A store that may lose replies with commits. */
@@ -459,43 +420,6 @@ static void test_step_again(void **state)
     dw_store_close(store);
     dw_store_close(blind.inner);
     trainer_free(&m);
-}
-
-/* What ranks agreed on for a version that failed is forgotten. */
-static void test_sticky_failed(void **state)
-{
-    (void)state;
-    trainer m;
-    trainer_make(&m);
-    dw_store *store = kit_mem_store();
-    const dw_quant_options quant = sticky_options(DW_QUANT_FP8_BLOCK);
-    head_scales head = {0};
-    bool refuses = false;
-    rank ranks[N_RANKS];
-    make_ranks(ranks, &m, store, &quant, FLAT, "job");
-    for (int i = 0; i < N_RANKS; i++) {
-        ranks[i].options.confirm = confirm;
-        ranks[i].options.confirm_context = &refuses;
-    }
-    together(ranks, open_rank);
-    check_after(&m, store, &quant, &head);
-    for (int i = 0; i < 2; i++) {
-        trainer_drift(&m);
-        refuses = true;
-        try_together(ranks, publish_rank, N_RANKS);
-        for (int k = 0; k < N_RANKS; k++)
-            assert_int_equal(ranks[k].status, DW_STALE);
-        refuses = false;
-        trainer_drift(&m);
-        together(ranks, publish_rank);
-        check_after(&m, store, &quant, &head);
-    }
-    close_ranks(ranks);
-    kit_verify(store);
-    dw_store_close(store);
-    trainer_free(&m);
-    assert_true(head.n_kept > 0);
-    head_free(&head);
 }
 
 /* All ranks fail at once if one has weights without a scale; the next version covers it.
@@ -716,13 +640,12 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_shared_rows),   cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_unchanged),     cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_missing_rank),  cmocka_unit_test(test_files),
-        cmocka_unit_test(test_rank_ahead),    cmocka_unit_test(test_current_alone),
-        cmocka_unit_test(test_faults),        cmocka_unit_test(test_sticky),
-        cmocka_unit_test(test_sticky_failed), cmocka_unit_test(test_step_again),
+        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_shared_rows),  cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_unchanged),    cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_rank_ahead),   cmocka_unit_test(test_current_alone),
+        cmocka_unit_test(test_faults),       cmocka_unit_test(test_step_again),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -420,109 +420,13 @@ static void test_parts_of_units(void **unused)
     release(&m);
 }
 
-/* Scales that stay as long as the new ones are in a window around them. */
-static void test_sticky(void **unused)
-{
-    (void)unused;
-    static const struct {
-        dw_quant_scheme scheme;
-        float factor; /* of the largest element, compared with the version before */
-        bool is_kept;
-    } cases[] = {
-        {DW_QUANT_FP8_ROW, 1, true},        {DW_QUANT_FP8_ROW, 1.03f, true},
-        {DW_QUANT_FP8_ROW, 1.04f, false},   {DW_QUANT_FP8_ROW, 0.9f, true},
-        {DW_QUANT_FP8_BLOCK, 0.8f, false},  {DW_QUANT_FP8_BLOCK, 1.03125f, true},
-        {DW_QUANT_INT8_ROW, 1.003f, true},  {DW_QUANT_INT8_ROW, 1.00390625f, true},
-        {DW_QUANT_INT8_ROW, 1.005f, false}, {DW_QUANT_INT8_ROW, 0.98f, true},
-        {DW_QUANT_INT8_ROW, 0.96f, false},  {DW_QUANT_FP8_ROW, 0, false},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        model m;
-        dw_error err = {0};
-        const bool is_int = cases[i].scheme == DW_QUANT_INT8_ROW;
-        const float limit = is_int ? 127 : 448, old = 0.125f;
-        float in[2] = {0, -old * limit * cases[i].factor}, scale = old;
-        uint8_t out[2];
-        make(&m, cases[i].scheme, DW_F32, true, 0, 1, 2);
-        m.plan->sticky = true;
-        assert_int_equal(dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err),
-                         DW_OK);
-        if ((scale == old) != cases[i].is_kept)
-            fail_msg("case %zu: scale %a", i, (double)scale);
-        if (cases[i].factor >= 1)
-            assert_int_equal(out[1], is_int ? 0x81 : 0xfe); /* the largest */
-        /* what is no scale is replaced */
-        static const uint32_t bad[] = {0, 0x7fc00000, 0x7f800000, 0xbe000000, 1};
-        for (size_t b = 0; b < 5; b++) {
-            const float wanted = scale_of(-in[1], limit);
-            memcpy(&scale, &bad[b], sizeof scale);
-            dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err);
-            assert_true(scale == wanted);
-        }
-        release(&m);
-    }
-}
-
-/* Any number next to those at the ends of the window: elements are as near as with a new
- * scale, and quantising again changes nothing. */
-static void test_sticky_ends(void **unused)
-{
-    (void)unused;
-    for (size_t s = 0; s < 3; s++) {
-        const bool is_int = schemes[s] == DW_QUANT_INT8_ROW;
-        const float limit = is_int ? 127 : 448;
-        const float ends[] = {is_int ? 31.0f / 32 : 7.0f / 8,
-                              is_int ? 257.0f / 256 : 33.0f / 32};
-        model m;
-        make(&m, schemes[s], DW_F32, true, 0, 1, 3);
-        m.plan->sticky = true;
-        for (int i = 0; i < 4000; i++) {
-            dw_error err = {0};
-            const int power = i % 4 ? (int)(random64() % 200) - 136 : -136;
-            const float old = (float)scaled(1024 + (int)(random64() % 1000), power);
-            float most = old * limit * ends[i % 2];
-            uint32_t bits;
-            memcpy(&bits, &most, sizeof bits);
-            bits += (uint32_t)(random64() % 41) - 20; /* its neighbours */
-            memcpy(&most, &bits, sizeof most);
-            const float in[3] = {most, -most / 3, most / 1000};
-            const float fresh = scale_of(most, limit);
-            uint8_t out[3], again[3];
-            float scale = old;
-            assert_int_equal(dw_quant_rows(m.plan, m.weight, in, 0, 1, out, &scale, &err),
-                             DW_OK);
-            assert_true(scale == old || scale == fresh);
-            const float ratio = fresh / old;
-            assert_int_equal(scale == old, ratio >= ends[0] && ratio <= ends[1]);
-            assert_true(dw_quant_scale(m.plan, bits, old) == scale);
-            for (int k = 0; k < 3; k++) {
-                const double s0 = (double)scale, x = (double)in[k],
-                             size = magnitude_of(x);
-                const double found = is_int ? (int8_t)out[k] : fp8_value(out[k] & 127u);
-                const double error = magnitude_of(magnitude_of(found * s0) - size);
-                const double allowed = is_int           ? s0 / 2
-                                       : size < s0 / 64 ? s0 / 1024
-                                                        : size / 16;
-                if (error > allowed * 1.000001) /* x / s is rounded too */
-                    fail_msg("%a, scale %a: the error is %a", x, s0, error);
-            }
-            const float kept = scale;
-            dw_quant_rows(m.plan, m.weight, in, 0, 1, again, &scale, &err);
-            assert_true(scale == kept);
-            assert_memory_equal(out, again, sizeof out);
-        }
-        release(&m);
-    }
-}
-
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),         cmocka_unit_test(test_tails),
         cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_every_pattern),
         cmocka_unit_test(test_zeros),          cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_sticky),
-        cmocka_unit_test(test_sticky_ends),    cmocka_unit_test(test_modes_of_the_caller),
+        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_modes_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
