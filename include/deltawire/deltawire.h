@@ -28,7 +28,6 @@
  *     cuda.h          experimental   which CUDA devices there are
  *     peer.h          experimental   reading versions of TRL and slime
  *     peer_publish.h  experimental   writing them
- *     fault.h         experimental   a store that fails on purpose, for tests
  *     version.h       stable         the version of the library
  *
  * These rules hold in all of them.
@@ -73,7 +72,6 @@
 #include "deltawire/digest.h"
 #include "deltawire/engine.h"
 #include "deltawire/error.h"
-#include "deltawire/fault.h"
 #include "deltawire/files.h"
 #include "deltawire/follow.h"
 #include "deltawire/guard.h"

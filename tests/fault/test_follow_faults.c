@@ -15,9 +15,9 @@
 
 #define HEAD 9
 
-static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT_DENY,
-                                      DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE,
-                                      DW_FAULT_DELAY};
+static const store_fault kinds[] = {
+    STORE_FAULT_FAIL,    STORE_FAULT_LOST,  STORE_FAULT_DENY, STORE_FAULT_SHORT,
+    STORE_FAULT_CORRUPT, STORE_FAULT_STALE, STORE_FAULT_DELAY};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
 typedef struct world {
@@ -105,7 +105,8 @@ static void run_one(world *w, kit_faults *faults, bool in_dir)
     dw_follower_close(f);
     f = open_follower(store, &options, faults); /* the position is remembered */
     /* memory whose version's record is damaged at every read counts as unknown */
-    bool damages = faults->kind == DW_FAULT_CORRUPT || faults->kind == DW_FAULT_SHORT;
+    bool damages =
+        faults->kind == STORE_FAULT_CORRUPT || faults->kind == STORE_FAULT_SHORT;
     if (in_dir || !damages || faults->n == 1)
         assert_int_equal(dw_follower_version(f), HEAD);
     kit_check_follower(&w->k, f, w->log);

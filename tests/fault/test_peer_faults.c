@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "deltawire/fault.h"
+#include "store/fault_store.h"
 #include "fault/peer_process.h"
 #include "unit/failing_allocator.h"
 
@@ -40,7 +40,7 @@ static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
     uint64_t version;
     dw_status status = go(store, way, 3, &version, &err);
     assert_told(status, &err);
-    if (faults->kind == DW_FAULT_DELAY)
+    if (faults->kind == STORE_FAULT_DELAY)
         assert_int_equal(status, DW_OK);
     faults->on = false;
     assert_ok(go(store, way, 3, &version, &err), &err);
@@ -52,8 +52,9 @@ static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
 static void test_store_faults(void **state)
 {
     (void)state;
-    static const dw_fault_kind kinds[] = {DW_FAULT_FAIL, DW_FAULT_DENY, DW_FAULT_SHORT,
-                                          DW_FAULT_STALE, DW_FAULT_CORRUPT};
+    static const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_DENY,
+                                        STORE_FAULT_SHORT, STORE_FAULT_STALE,
+                                        STORE_FAULT_CORRUPT};
     static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS};
     for (size_t b = 0; b < 2; b++) {
         dw_store *store = peer_make_bucket(buckets[b]);
@@ -62,10 +63,10 @@ static void test_store_faults(void **state)
         const uint64_t n_calls = none.n_seen;
         assert_true(n_calls > 20);
         for (uint64_t first = 0; first < n_calls; first += b == 1 ? 1 : 2) {
-            const dw_fault_kind kind = kinds[(first + b) % 5];
+            const store_fault kind = kinds[(first + b) % 5];
             /* a flipped bit in TRL's weights cannot be distinguished from another weight
              */
-            if (kind == DW_FAULT_CORRUPT && buckets[b] == BUCKET_TRL)
+            if (kind == STORE_FAULT_CORRUPT && buckets[b] == BUCKET_TRL)
                 continue;
             kit_faults faults = {.on = true, .kind = kind, .first = first, .n = 1};
             fail_once(buckets[b], store, &faults);

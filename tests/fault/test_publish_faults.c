@@ -13,9 +13,9 @@
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
-static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT_DENY,
-                                      DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE,
-                                      DW_FAULT_DELAY};
+static const store_fault kinds[] = {
+    STORE_FAULT_FAIL,    STORE_FAULT_LOST,  STORE_FAULT_DENY, STORE_FAULT_SHORT,
+    STORE_FAULT_CORRUPT, STORE_FAULT_STALE, STORE_FAULT_DELAY};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
 static dw_publish_options plain_options(const char *baseline_dir)
@@ -88,7 +88,7 @@ static void check_damaged(const kit *k, dw_store *store)
     free(bytes);
 }
 
-static void run_one(dw_store *inner, dw_fault_kind kind, uint64_t first, uint64_t n,
+static void run_one(dw_store *inner, store_fault kind, uint64_t first, uint64_t n,
                     const char *baseline_dir, uint64_t *n_calls)
 {
     kit k;
@@ -150,7 +150,7 @@ static void run_all(bool in_files, uint64_t span, unsigned every)
                 continue;
             dw_store *store = open_fresh(in_files, root);
             uint64_t seen;
-            run_one(store, turn == 1 ? DW_FAULT_NONE : kinds[i], first, span,
+            run_one(store, turn == 1 ? STORE_FAULT_NONE : kinds[i], first, span,
                     in_files ? base : NULL, &seen);
             if (turn == 1) /* nothing failed: there are no more calls */
                 n_calls = seen;

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "deltawire/fault.h"
+#include "store/fault_store.h"
 #include "role.h"
 #include "truth.h"
 
@@ -98,8 +98,8 @@ static void dawdle(const char *operation, const char *key)
     nanosleep(&t, NULL);
 }
 
-static dw_fault_kind watch(void *context, uint64_t n, const char *operation,
-                           const char *key)
+static store_fault watch(void *context, uint64_t n, const char *operation,
+                         const char *key)
 {
     (void)context;
     (void)n;
@@ -108,11 +108,11 @@ static dw_fault_kind watch(void *context, uint64_t n, const char *operation,
         die();
     bool writes = strcmp(operation, "put") == 0 || strcmp(operation, "remove") == 0;
     look(writes ? key : NULL);
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 dw_status soak_doom_store(dw_store **out, dw_store *inner, dw_error *err)
 {
-    const dw_fault_plan plan = {.choose = watch};
-    return dw_store_new_fault(out, inner, &plan, err);
+    const store_fault_plan plan = {.choose = watch};
+    return fault_store_new(out, inner, &plan, err);
 }

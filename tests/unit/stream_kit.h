@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "deltawire/fault.h"
+#include "store/fault_store.h"
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
 #include "store/store.h"
@@ -409,7 +409,7 @@ static inline void kit_check_stream(const kit *k, dw_store *store,
  * their key count. */
 typedef struct kit_faults {
     _Atomic bool on;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t first, n;
     const char *operation;   /* or NULL: any */
     const char *part;        /* of the key, or NULL: any */
@@ -427,18 +427,18 @@ static inline bool kit_is_needed(const char *key)
             !strstr(key, "-anchor-"));
 }
 
-static inline dw_fault_kind kit_choose(void *context, uint64_t n, const char *operation,
-                                       const char *key)
+static inline store_fault kit_choose(void *context, uint64_t n, const char *operation,
+                                     const char *key)
 {
     (void)n;
     kit_faults *f = context;
     if ((f->operation && strcmp(operation, f->operation) != 0) ||
         (f->part && !strstr(key, f->part)))
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     uint64_t i = f->n_seen++;
     if (!f->on || i < f->first || i - f->first >= f->n)
-        return DW_FAULT_NONE;
-    if (f->kind == DW_FAULT_CORRUPT && strcmp(operation, "put") == 0) {
+        return STORE_FAULT_NONE;
+    if (f->kind == STORE_FAULT_CORRUPT && strcmp(operation, "put") == 0) {
         f->damaged = true;
         f->lost = f->lost || kit_is_needed(key);
     }
@@ -447,10 +447,10 @@ static inline dw_fault_kind kit_choose(void *context, uint64_t n, const char *op
 
 static inline dw_store *kit_fault_store(dw_store *inner, kit_faults *faults)
 {
-    const dw_fault_plan plan = {kit_choose, faults, 2};
+    const store_fault_plan plan = {kit_choose, faults, 2};
     dw_error err = {0};
     dw_store *store;
-    assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
+    assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
     return store;
 }
 

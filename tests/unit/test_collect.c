@@ -1,5 +1,6 @@
 /* A collection removes only what nobody needs, also while others work on the stream.
  */
+#include "store/fault_store.h"
 #include "unit/stream_fixture.h"
 
 #define HEAD 12
@@ -303,17 +304,17 @@ typedef struct meanwhile {
     uint64_t at; /* it happens before this call */
     bool happened;
     void (*happen)(struct meanwhile *);
-    dw_fault_kind kind;
+    store_fault kind;
 } meanwhile;
 
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     (void)operation;
     (void)key;
     meanwhile *m = context;
-    if (n < m->at || (m->happened && m->kind == DW_FAULT_NONE))
-        return DW_FAULT_NONE;
+    if (n < m->at || (m->happened && m->kind == STORE_FAULT_NONE))
+        return STORE_FAULT_NONE;
     m->happened = true;
     if (m->happen)
         m->happen(m);
@@ -323,9 +324,9 @@ static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
 static dw_status collect_amid(meanwhile *m, uint64_t n_keep, dw_collect_report *report)
 {
     dw_store *store;
-    const dw_fault_plan plan = {.choose = choose, .context = m};
+    const store_fault_plan plan = {.choose = choose, .context = m};
     m->happened = false;
-    assert_fine(m->x, dw_store_new_fault(&store, m->store, &plan, &m->x->err));
+    assert_fine(m->x, fault_store_new(&store, m->store, &plan, &m->x->err));
     dw_status status = collect(m->x, store, n_keep, false, report);
     dw_store_close(store);
     return status;
@@ -397,7 +398,7 @@ static void test_two_collectors(void **state)
 static void test_cut_off(void **state)
 {
     (void)state;
-    const dw_fault_kind kinds[] = {DW_FAULT_FAIL, DW_FAULT_LOST};
+    const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_LOST};
     fixture x;
     fixture_make(&x, "mem:collect-cut", 10, 4, 2);
     for (size_t i = 0; i < 2; i++) {

@@ -1,5 +1,6 @@
 /* Copies of streams: identical bytes, consistent at every moment, never mixed with
  * another stream. */
+#include "store/fault_store.h"
 #include "unit/stream_fixture.h"
 
 static dw_status copy(fixture *x, dw_store *from, dw_store *to, dw_copy_report *report)
@@ -214,19 +215,19 @@ typedef struct meanwhile {
     bool cut_off;
 } meanwhile;
 
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     (void)operation;
     (void)key;
     meanwhile *m = context;
     if (n < m->at || (m->happened && !m->cut_off))
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     m->happened = true;
     if (m->cut_off)
-        return DW_FAULT_FAIL;
+        return STORE_FAULT_FAIL;
     collect(m->x, m->store, 2);
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 static void test_source_is_collected(void **state)
@@ -240,8 +241,8 @@ static void test_source_is_collected(void **state)
         m.happened = false;
         dw_store *watched, *mirror = open_mirror(&x);
         dw_copy_report report;
-        const dw_fault_plan plan = {.choose = choose, .context = &m};
-        assert_fine(&x, dw_store_new_fault(&watched, m.store, &plan, &x.err));
+        const store_fault_plan plan = {.choose = choose, .context = &m};
+        assert_fine(&x, fault_store_new(&watched, m.store, &plan, &x.err));
         assert_fine(&x, copy(&x, watched, mirror, &report));
         assert_pulls(&x, mirror, 8, 10);
         dw_store_close(watched);
@@ -263,8 +264,8 @@ static void test_cut_off(void **state)
         m.happened = false;
         dw_store *mirror = open_mirror(&x), *watched;
         dw_copy_report report;
-        const dw_fault_plan plan = {.choose = choose, .context = &m};
-        assert_fine(&x, dw_store_new_fault(&watched, mirror, &plan, &x.err));
+        const store_fault_plan plan = {.choose = choose, .context = &m};
+        assert_fine(&x, fault_store_new(&watched, mirror, &plan, &x.err));
         dw_status status = copy(&x, x.store, watched, &report);
         assert_int_equal(status, m.happened ? DW_UNAVAILABLE : DW_OK);
         /* followers of an incomplete copy get the versions that it has */

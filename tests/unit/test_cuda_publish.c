@@ -10,6 +10,7 @@
 #include "cuda/fake.h"
 #include "cuda/publish_suite.h"
 #include "publish/publisher.h"
+#include "store/fault_store.h"
 
 static void assert_status(dw_status status, const dw_error *err)
 {
@@ -100,13 +101,14 @@ typedef struct outage {
     _Atomic bool is_on;
 } outage;
 
-static dw_fault_kind fail_puts(void *context, uint64_t n, const char *operation,
-                               const char *key)
+static store_fault fail_puts(void *context, uint64_t n, const char *operation,
+                             const char *key)
 {
     const outage *o = context;
     (void)n;
     (void)key;
-    return o->is_on && strcmp(operation, "put") == 0 ? DW_FAULT_FAIL : DW_FAULT_NONE;
+    return o->is_on && strcmp(operation, "put") == 0 ? STORE_FAULT_FAIL
+                                                     : STORE_FAULT_NONE;
 }
 
 /* The store fails for a version: the next one covers it. */
@@ -119,8 +121,8 @@ static void test_store_fails(void **state)
     outage o = {false};
     suite_make(&s, 2, &fake_image, 5003, "outage");
     stores_open(&s);
-    const dw_fault_plan plan = {fail_puts, &o, 0};
-    assert_status(dw_store_new_fault(&s.used, s.stores[0], &plan, &err), &err);
+    const store_fault_plan plan = {fail_puts, &o, 0};
+    assert_status(fault_store_new(&s.used, s.stores[0], &plan, &err), &err);
     assert_status(suite_open(&s, &err), &err);
     for (uint64_t v = 1; v <= 3; v++) {
         suite_change(&s, 20);

@@ -192,8 +192,8 @@ static void test_older_directory(void **state)
 /* Swaps the directories just before a commit is put: after all checks. */
 static bool swap_now;
 
-static dw_fault_kind swap_before_commit(void *context, uint64_t n, const char *operation,
-                                        const char *key)
+static store_fault swap_before_commit(void *context, uint64_t n, const char *operation,
+                                      const char *key)
 {
     (void)context;
     (void)n;
@@ -201,7 +201,7 @@ static dw_fault_kind swap_before_commit(void *context, uint64_t n, const char *o
         swap_now = false;
         shell("cd %s && mv store newer && mv older store", temp_dir);
     }
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 static void test_swap_before_commit(void **state)
@@ -210,9 +210,9 @@ static void test_swap_before_commit(void **state)
     kit k;
     kit_make(&k);
     dw_store *inner = open_store(temp_path("store")), *store;
-    const dw_fault_plan plan = {.choose = swap_before_commit};
+    const store_fault_plan plan = {.choose = swap_before_commit};
     dw_error err = {0};
-    assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
+    assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     publish_to(&k, p, 1);
@@ -273,21 +273,21 @@ typedef struct tally {
     unsigned n_fence, n_commits, n_other;
 } tally;
 
-static dw_fault_kind count_requests(void *context, uint64_t n, const char *operation,
-                                    const char *key)
+static store_fault count_requests(void *context, uint64_t n, const char *operation,
+                                  const char *key)
 {
     (void)n;
     tally *t = context;
     if (strncmp(key, "objects/", 8) == 0 || strcmp(key, "latest.json") == 0 ||
         strcmp(operation, "put") == 0)
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     if (strncmp(key, "epochs/", 7) == 0)
         t->n_fence++;
     else if (strncmp(key, "commits/", 8) == 0)
         t->n_commits++;
     else
         t->n_other++;
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 /* Two requests more than the fence for each commit, also for the first of an epoch: its
@@ -299,9 +299,9 @@ static void test_requests(void **state)
     kit_make(&k);
     tally t;
     dw_store *inner = kit_mem_store(), *store;
-    const dw_fault_plan plan = {.choose = count_requests, .context = &t};
+    const store_fault_plan plan = {.choose = count_requests, .context = &t};
     dw_error err = {0};
-    assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
+    assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k, store, &options));
     dw_publisher *p = kit_open(&k, store, &options);

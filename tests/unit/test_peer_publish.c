@@ -527,8 +527,9 @@ static void test_leftovers(void **state)
 
 /* ---- faults ---- */
 
-static const dw_fault_kind kinds[] = {DW_FAULT_FAIL,  DW_FAULT_LOST,    DW_FAULT_DENY,
-                                      DW_FAULT_SHORT, DW_FAULT_CORRUPT, DW_FAULT_STALE};
+static const store_fault kinds[] = {STORE_FAULT_FAIL,    STORE_FAULT_LOST,
+                                    STORE_FAULT_DENY,    STORE_FAULT_SHORT,
+                                    STORE_FAULT_CORRUPT, STORE_FAULT_STALE};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
 /* Tries until it succeeds; the faults end after a while. */
@@ -557,7 +558,7 @@ static void publish_stubbornly(dw_store *store, net *m,
 
 /* Three versions to a store whose calls FIRST to FIRST + SPAN - 1 have the fault; then
  * one more by another process. Returns the number of calls. */
-static uint64_t run_one(const way *w, dw_fault_kind kind, uint64_t first, uint64_t span)
+static uint64_t run_one(const way *w, store_fault kind, uint64_t first, uint64_t span)
 {
     net m;
     net_make(&m, w->format);
@@ -596,7 +597,7 @@ static void run_all(uint64_t span, unsigned every)
     unsigned turn = 0;
     for (size_t i = 0; i < sizeof picked / sizeof *picked; i++) {
         const way *w = &ways[picked[i]];
-        const uint64_t n_calls = run_one(w, DW_FAULT_NONE, 0, 0);
+        const uint64_t n_calls = run_one(w, STORE_FAULT_NONE, 0, 0);
         assert_true(n_calls > 10);
         for (uint64_t first = 0; first < n_calls; first++)
             for (size_t k = 0; k < N_KINDS; k++)
@@ -624,13 +625,13 @@ static void test_weights_move_on(void **state)
 {
     (void)state;
     static const struct {
-        dw_fault_kind kind;
+        store_fault kind;
         const char *operation;
         uint64_t n_lists; /* the lists that leave it out */
-    } cases[] = {{DW_FAULT_SHORT, "get", 1},
-                 {DW_FAULT_CORRUPT, "get", 1},
-                 {DW_FAULT_STALE, "list", 1},
-                 {DW_FAULT_STALE, "list", 2}};
+    } cases[] = {{STORE_FAULT_SHORT, "get", 1},
+                 {STORE_FAULT_CORRUPT, "get", 1},
+                 {STORE_FAULT_STALE, "list", 1},
+                 {STORE_FAULT_STALE, "list", 2}};
     static const size_t picked[] = {0, 2, 4, 5};
     for (size_t i = 0; i < 4 * 4; i++) {
         const way *w = &ways[picked[i / 4]];
@@ -638,7 +639,7 @@ static void test_weights_move_on(void **state)
         dw_peer_publish_report report;
         net m;
         /* for the others the list would also hide version 1 */
-        if (cases[i % 4].kind == DW_FAULT_STALE && w->format != DW_PEER_TRL)
+        if (cases[i % 4].kind == STORE_FAULT_STALE && w->format != DW_PEER_TRL)
             continue;
         net_make(&m, w->format);
         save_base(&m);

@@ -242,7 +242,7 @@ static void test_unchanged(void **state)
     trainer m;
     trainer_make(&m);
     dw_store *inner = kit_mem_store();
-    kit_faults faults = {.operation = "put", .n = UINT64_MAX, .kind = DW_FAULT_DENY};
+    kit_faults faults = {.operation = "put", .n = UINT64_MAX, .kind = STORE_FAULT_DENY};
     dw_store *store = kit_fault_store(inner, &faults);
     dw_publish_options options = options_of(&m);
     dw_publisher *p = open_trainer(&m, store, &options);

@@ -598,7 +598,8 @@ static void test_rank_ahead(void **state)
 static void test_faults(void **state)
 {
     (void)state;
-    static const dw_fault_kind kinds[] = {DW_FAULT_LOST, DW_FAULT_FAIL, DW_FAULT_STALE};
+    static const store_fault kinds[] = {STORE_FAULT_LOST, STORE_FAULT_FAIL,
+                                        STORE_FAULT_STALE};
     for (unsigned turn = 0; turn < 24; turn += 4) {
         trainer m;
         trainer_make(&m);

@@ -216,7 +216,7 @@ static void test_lost_replies(void **state)
         kit k;
         kit_make(&k);
         dw_store *inner = kit_mem_store();
-        kit_faults faults = {.kind = DW_FAULT_LOST,
+        kit_faults faults = {.kind = STORE_FAULT_LOST,
                              .part = "commits/00000000000000000001"};
         faults.n = n;
         dw_store *store = kit_fault_store(inner, &faults);
@@ -338,11 +338,12 @@ static void test_busy(void **state)
         kit k;
         kit_make(&k);
         dw_store *inner = kit_mem_store();
-        kit_faults faults = {.kind = DW_FAULT_DELAY, .operation = "put", .n = UINT64_MAX};
-        const dw_fault_plan plan = {kit_choose, &faults, 60};
+        kit_faults faults = {
+            .kind = STORE_FAULT_DELAY, .operation = "put", .n = UINT64_MAX};
+        const store_fault_plan plan = {kit_choose, &faults, 60};
         dw_error err = {0};
         dw_store *store;
-        assert_ok(dw_store_new_fault(&store, inner, &plan, &err), &err);
+        assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
         dw_publish_options options = kit_plain_options(temp_dir);
         options.when_busy = modes[mode];
         dw_publisher *p = kit_open(&k, store, &options);
@@ -403,8 +404,8 @@ typedef struct gate {
     sem_t reached, open;
 } gate;
 
-static dw_fault_kind pass_gate(void *context, uint64_t n, const char *operation,
-                               const char *key)
+static store_fault pass_gate(void *context, uint64_t n, const char *operation,
+                             const char *key)
 {
     (void)n;
     (void)key;
@@ -414,7 +415,7 @@ static dw_fault_kind pass_gate(void *context, uint64_t n, const char *operation,
         sem_post(&g->reached);
         sem_wait(&g->open);
     }
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 static void test_cancel(void **state)
@@ -427,7 +428,7 @@ static void test_cancel(void **state)
     sem_init(&g.reached, 0, 0);
     sem_init(&g.open, 0, 0);
     dw_error err = {0};
-    assert_ok(dw_store_new_fault(&store, inner, &(dw_fault_plan){pass_gate, &g, 0}, &err),
+    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){pass_gate, &g, 0}, &err),
               &err);
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
@@ -512,7 +513,7 @@ static void test_captured(void **state)
     kit k;
     kit_make(&k);
     dw_store *inner = kit_mem_store();
-    kit_faults faults = {.kind = DW_FAULT_DELAY, .n = UINT64_MAX};
+    kit_faults faults = {.kind = STORE_FAULT_DELAY, .n = UINT64_MAX};
     dw_store *store = kit_fault_store(inner, &faults);
     dw_publish_options options = kit_plain_options(temp_dir);
     options.max_object_bytes = 1000; /* many objects, which take a while */

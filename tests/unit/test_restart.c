@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "publish/publisher.h"
+#include "store/fault_store.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
@@ -201,15 +202,15 @@ static void test_folding(void **state)
 typedef enum moment { WHEN_NOTICED, BEFORE_ANCHOR_RECORD } moment;
 
 /* The record of the anchor is about to be written, after the commit of the restart. */
-static dw_fault_kind die_at_anchor(void *context, uint64_t n, const char *operation,
-                                   const char *key)
+static store_fault die_at_anchor(void *context, uint64_t n, const char *operation,
+                                 const char *key)
 {
     (void)context;
     (void)n;
     if (strcmp(operation, "put") == 0 && strncmp(key, "ways/", 5) == 0 &&
         strstr(key, "-anchor"))
         raise(SIGKILL);
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 /* In its own process: a publisher whose baseline is damaged, killed at MOMENT. */
@@ -218,7 +219,7 @@ static _Noreturn void publish_and_die(const char *url, const char *dir, moment w
     fixture x;
     dw_store *plain;
     dw_publish_report report;
-    const dw_fault_plan plan = {die_at_anchor, NULL, 0};
+    const store_fault_plan plan = {die_at_anchor, NULL, 0};
     dw_publish_options options = options_with(dir);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     options.folds[0] = 0;
@@ -227,7 +228,7 @@ static _Noreturn void publish_and_die(const char *url, const char *dir, moment w
         assert_fine(&x, publish(&x, &report));
     if (when == BEFORE_ANCHOR_RECORD) {
         plain = x.store;
-        assert_fine(&x, dw_store_new_fault(&x.store, plain, &plan, &x.err));
+        assert_fine(&x, fault_store_new(&x.store, plain, &plan, &x.err));
         x.publisher->store = x.publisher->stream->store = x.store;
     }
     rot(x.publisher);

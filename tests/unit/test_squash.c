@@ -1,5 +1,6 @@
 /* Shortcuts that are added later: refused if they are useless, used if not.
  */
+#include "store/fault_store.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
@@ -93,19 +94,19 @@ static void test_refused(void **state)
 typedef struct meanwhile {
     fixture *x;
     bool happened;
-    dw_fault_kind kind;
+    store_fault kind;
 } meanwhile;
 
 /* The record of the shortcut is about to be created. */
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     (void)n;
     meanwhile *m = context;
     if (m->happened || strcmp(operation, "put") != 0 || strncmp(key, "ways/", 5) != 0)
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     m->happened = true;
-    if (m->kind == DW_FAULT_NONE)
+    if (m->kind == STORE_FAULT_NONE)
         assert_fine(m->x, squash(m->x, 1, 4, NULL));
     return m->kind;
 }
@@ -121,9 +122,9 @@ static void test_races(void **state)
         .struct_bytes = sizeof options, .from = 1, .to = 4, .n_threads = 1};
     for (unsigned i = 0; i < 2; i++) {
         fixture_make(&x, i ? "mem:squash-lost" : "mem:squash-race", 5, 0, 0);
-        meanwhile m = {.x = &x, .kind = i ? DW_FAULT_LOST : DW_FAULT_NONE};
-        const dw_fault_plan plan = {.choose = choose, .context = &m};
-        assert_fine(&x, dw_store_new_fault(&watched, x.store, &plan, &x.err));
+        meanwhile m = {.x = &x, .kind = i ? STORE_FAULT_LOST : STORE_FAULT_NONE};
+        const store_fault_plan plan = {.choose = choose, .context = &m};
+        assert_fine(&x, fault_store_new(&watched, x.store, &plan, &x.err));
         assert_fine(&x, dw_stream_open(&s, watched, NULL, &x.err));
         /* another one made it meanwhile; or this one did, and the reply was lost */
         assert_int_equal(dw_stream_squash(s, &options, NULL, &x.err),

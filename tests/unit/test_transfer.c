@@ -2,7 +2,7 @@
 /* labels: threads */
 #include <pthread.h>
 
-#include "deltawire/fault.h"
+#include "store/fault_store.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
@@ -19,13 +19,13 @@ typedef struct bad_wire {
     dw_store *store;
 } bad_wire;
 
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     (void)n;
     bad_wire *w = context;
     if (strcmp(operation, "get") != 0 || strncmp(key, w->prefix, strlen(w->prefix)) != 0)
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     pthread_mutex_lock(&w->lock);
     size_t i = 0;
     while (i < w->n_keys && strcmp(w->keys[i], key) != 0)
@@ -36,15 +36,15 @@ static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
     }
     bool flips = i < MAX_KEYS && w->n_gets[i]++ < w->n_flips;
     pthread_mutex_unlock(&w->lock);
-    return flips ? DW_FAULT_CORRUPT : DW_FAULT_NONE;
+    return flips ? STORE_FAULT_CORRUPT : STORE_FAULT_NONE;
 }
 
 static void wire_open(fixture *x, bad_wire *w, const char *prefix, unsigned n_flips)
 {
     *w = (bad_wire){.prefix = prefix, .n_flips = n_flips};
     pthread_mutex_init(&w->lock, NULL);
-    const dw_fault_plan plan = {.choose = choose, .context = w};
-    assert_fine(x, dw_store_new_fault(&w->store, x->store, &plan, &x->err));
+    const store_fault_plan plan = {.choose = choose, .context = w};
+    assert_fine(x, fault_store_new(&w->store, x->store, &plan, &x->err));
 }
 
 static void wire_close(bad_wire *w)

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "store/fault_store.h"
 #include "unit/slow_store.h"
 #include "unit/temp_dir.h"
 
@@ -238,10 +239,10 @@ static void test_failure(void **state)
     scene x;
     open_scene(&x, NULL, NULL);
     kit_faults faults = {
-        .kind = DW_FAULT_DENY, .operation = "put", .part = "-anchor-", .n = 1};
+        .kind = STORE_FAULT_DENY, .operation = "put", .part = "-anchor-", .n = 1};
     dw_store *faulty;
-    const dw_fault_plan plan = {kit_choose, &faults, 0};
-    assert_ok(dw_store_new_fault(&faulty, x.store, &plan, &x.err), &x.err);
+    const store_fault_plan plan = {kit_choose, &faults, 0};
+    assert_ok(fault_store_new(&faulty, x.store, &plan, &x.err), &x.err);
     x.options.anchor_every = 2;
     x.p = kit_open(&x.k, faulty, &x.options);
     faults.on = true;

@@ -206,19 +206,19 @@ static void test_never_given(void **state)
 
 typedef struct trouble {
     _Atomic bool on;
-    dw_fault_kind kind;
+    store_fault kind;
     const char *part; /* puts of keys with it */
     _Atomic unsigned n_left;
 } trouble;
 
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     (void)n;
     trouble *t = context;
     if (!t->on || strcmp(operation, "put") != 0 || !strstr(key, t->part) ||
         t->n_left == 0)
-        return DW_FAULT_NONE;
+        return STORE_FAULT_NONE;
     t->n_left--;
     return t->kind;
 }
@@ -227,7 +227,7 @@ static dw_store *troubled(dw_store *inner, trouble *t)
 {
     dw_error err = {0};
     dw_store *store;
-    assert_ok(dw_store_new_fault(&store, inner, &(dw_fault_plan){choose, t, 0}, &err),
+    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){choose, t, 0}, &err),
               &err);
     return store;
 }
@@ -237,13 +237,13 @@ static void test_a_failure_loses_nothing(void **state)
 {
     (void)state;
     static const struct {
-        dw_fault_kind kind;
+        store_fault kind;
         const char *part;
     } cases[] = {
-        {DW_FAULT_FAIL, "files/"},   {DW_FAULT_DENY, "files/"},
-        {DW_FAULT_LOST, "files/"},   {DW_FAULT_FAIL, "objects/"},
-        {DW_FAULT_FAIL, "commits/"}, {DW_FAULT_LOST, "commits/"},
-        {DW_FAULT_DENY, "commits/"},
+        {STORE_FAULT_FAIL, "files/"},   {STORE_FAULT_DENY, "files/"},
+        {STORE_FAULT_LOST, "files/"},   {STORE_FAULT_FAIL, "objects/"},
+        {STORE_FAULT_FAIL, "commits/"}, {STORE_FAULT_LOST, "commits/"},
+        {STORE_FAULT_DENY, "commits/"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kit k;
@@ -287,7 +287,7 @@ static void test_a_commit_in_doubt(void **state)
     kit k;
     kit_make(&k);
     dw_store *inner = kit_mem_store();
-    trouble t = {.kind = DW_FAULT_LOST, .part = "commits/", .n_left = 100};
+    trouble t = {.kind = STORE_FAULT_LOST, .part = "commits/", .n_left = 100};
     dw_store *store = troubled(inner, &t);
     dw_error err = {0};
     dw_publish_report report = {0};
@@ -315,8 +315,8 @@ typedef struct gate {
     sem_t reached, open;
 } gate;
 
-static dw_fault_kind pass_gate(void *context, uint64_t n, const char *operation,
-                               const char *key)
+static store_fault pass_gate(void *context, uint64_t n, const char *operation,
+                             const char *key)
 {
     (void)n;
     (void)key;
@@ -326,7 +326,7 @@ static dw_fault_kind pass_gate(void *context, uint64_t n, const char *operation,
         sem_post(&g->reached);
         sem_wait(&g->open);
     }
-    return DW_FAULT_NONE;
+    return STORE_FAULT_NONE;
 }
 
 /* A publish that is skipped leaves its files to the next. */
@@ -341,7 +341,7 @@ static void test_skipped(void **state)
     dw_store *inner = kit_mem_store(), *store;
     dw_error err = {0};
     dw_publish_report report;
-    assert_ok(dw_store_new_fault(&store, inner, &(dw_fault_plan){pass_gate, &g, 0}, &err),
+    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){pass_gate, &g, 0}, &err),
               &err);
     dw_publish_options options = kit_plain_options(temp_dir);
     options.when_busy = DW_BUSY_SKIP;

@@ -1,5 +1,6 @@
-/* dw_store_new_fault: see store.h. A fault that a call cannot have (half of a stat) has
- * no effect. */
+/* A fault that a call cannot have (half of a stat) has no effect. */
+#include "store/fault_store.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -7,12 +8,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
-#include "deltawire/fault.h"
 #include "store/store.h"
 
 typedef struct fault_store {
     dw_store *inner;
-    dw_fault_plan plan;
+    store_fault_plan plan;
     atomic_ullong n_calls;
 
     pthread_mutex_t lock; /* guards what follows */
@@ -71,24 +71,24 @@ static dw_status report(const fault_store *f, dw_status code, const char *fault,
 
 /* Asks the plan. A status other than DW_OK ends the call. */
 static dw_status begin(fault_store *f, const char *operation, const char *key,
-                       dw_fault_kind *kind, uint64_t *n, dw_error *err)
+                       store_fault *kind, uint64_t *n, dw_error *err)
 {
     *n = atomic_fetch_add(&f->n_calls, 1);
     *kind = f->plan.choose ? f->plan.choose(f->plan.context, *n, operation, key)
-                           : DW_FAULT_NONE;
-    if (*kind == DW_FAULT_FAIL)
+                           : STORE_FAULT_NONE;
+    if (*kind == STORE_FAULT_FAIL)
         return report(f, DW_UNAVAILABLE, "the store cannot be reached", key, err);
-    if (*kind == DW_FAULT_DENY)
+    if (*kind == STORE_FAULT_DENY)
         return report(f, DW_DENIED, "access is denied", key, err);
-    if (*kind == DW_FAULT_DELAY)
+    if (*kind == STORE_FAULT_DELAY)
         dw_sleep_ms(f->plan.delay_ms);
     return DW_OK;
 }
 
-static dw_status finish(const fault_store *f, dw_fault_kind kind, dw_status status,
+static dw_status finish(const fault_store *f, store_fault kind, dw_status status,
                         const char *key, dw_error *err)
 {
-    return kind == DW_FAULT_LOST
+    return kind == STORE_FAULT_LOST
                ? report(f, DW_UNAVAILABLE, "the reply was lost", key, err)
                : status;
 }
@@ -111,17 +111,17 @@ static dw_status fault_get(void *self, const char *key, uint64_t offset, void *i
                            dw_error *err)
 {
     fault_store *f = self;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n;
     dw_status status = begin(f, "get", key, &kind, &n, err);
     if (status != DW_OK)
         return status;
-    if (kind == DW_FAULT_STALE && is_recent(f, key))
+    if (kind == STORE_FAULT_STALE && is_recent(f, key))
         return find_nothing(f, key, err);
     status = dw_store_get(f->inner, key, offset, into, n_bytes, n_read, progress, err);
-    if (status == DW_OK && kind == DW_FAULT_SHORT)
+    if (status == DW_OK && kind == STORE_FAULT_SHORT)
         *n_read /= 2;
-    if (status == DW_OK && kind == DW_FAULT_CORRUPT && *n_read > 0)
+    if (status == DW_OK && kind == STORE_FAULT_CORRUPT && *n_read > 0)
         ((uint8_t *)into)[place_of_fault(n, *n_read)] ^= (uint8_t)(1u << n % 8);
     return finish(f, kind, status, key, err);
 }
@@ -147,16 +147,16 @@ static dw_status fault_put(void *self, const char *key, const dw_source *source,
                            dw_put_mode mode, const dw_progress *progress, dw_error *err)
 {
     fault_store *f = self;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n;
     dw_status status = begin(f, "put", key, &kind, &n, err);
     if (status != DW_OK)
         return status;
-    if (kind == DW_FAULT_SHORT)
+    if (kind == STORE_FAULT_SHORT)
         return report(f, DW_UNAVAILABLE, "the connection broke half way", key, err);
     flipped flip = {.source = source, .mask = (uint8_t)(1u << n % 8)};
     dw_source changed = {source->n_bytes, NULL, read_flipped, &flip};
-    bool flips = kind == DW_FAULT_CORRUPT && source->n_bytes > 0;
+    bool flips = kind == STORE_FAULT_CORRUPT && source->n_bytes > 0;
     if (flips)
         flip.at = place_of_fault(n, source->n_bytes);
     status = dw_store_put(f->inner, key, flips ? &changed : source, mode, progress, err);
@@ -169,12 +169,12 @@ static dw_status fault_stat(void *self, const char *key, uint64_t *n_bytes,
                             int64_t *modified_ms, dw_error *err)
 {
     fault_store *f = self;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n;
     dw_status status = begin(f, "stat", key, &kind, &n, err);
     if (status != DW_OK)
         return status;
-    if (kind == DW_FAULT_STALE && is_recent(f, key))
+    if (kind == STORE_FAULT_STALE && is_recent(f, key))
         return find_nothing(f, key, err);
     status = dw_store_stat(f->inner, key, n_bytes, modified_ms, err);
     return finish(f, kind, status, key, err);
@@ -183,7 +183,7 @@ static dw_status fault_stat(void *self, const char *key, uint64_t *n_bytes,
 static dw_status fault_remove(void *self, const char *key, dw_error *err)
 {
     fault_store *f = self;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n;
     dw_status status = begin(f, "remove", key, &kind, &n, err);
     if (status != DW_OK)
@@ -225,12 +225,12 @@ static dw_status fault_list(void *self, const char *prefix, const char *after,
                             dw_list_fn fn, void *context, dw_error *err)
 {
     fault_store *f = self;
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n;
     dw_status status = begin(f, "list", prefix, &kind, &n, err);
     if (status != DW_OK)
         return status;
-    if (kind == DW_FAULT_STALE) {
+    if (kind == STORE_FAULT_STALE) {
         stale_list s = {.store = f, .fn = fn, .context = context};
         status = dw_store_list(f->inner, prefix, after, look_for_newest, &s, err);
         return status == DW_OK
@@ -266,8 +266,8 @@ static void fault_close(void *self)
     dw_free(f);
 }
 
-dw_status dw_store_new_fault(dw_store **out, dw_store *inner, const dw_fault_plan *plan,
-                             dw_error *err)
+dw_status fault_store_new(dw_store **out, dw_store *inner, const store_fault_plan *plan,
+                          dw_error *err)
 {
     static const dw_store_driver driver = {
         .struct_bytes = sizeof(dw_store_driver),

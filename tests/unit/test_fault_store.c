@@ -8,20 +8,20 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "deltawire/fault.h"
+#include "store/fault_store.h"
 #include "failing_allocator.h"
 #include "store/store.h"
 
 /* The kind of the next calls, and the questions to the plan. */
 typedef struct chooser {
-    dw_fault_kind kind;
+    store_fault kind;
     uint64_t n_next;
     char operation[8];
     char key[64];
 } chooser;
 
-static dw_fault_kind choose(void *context, uint64_t n, const char *operation,
-                            const char *key)
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
 {
     chooser *c = context;
     assert_int_equal(n, c->n_next++);
@@ -38,9 +38,9 @@ static int set_up(void **state)
 {
     (void)state;
     chosen = (chooser){0};
-    dw_fault_plan plan = {.choose = choose, .context = &chosen, .delay_ms = 30};
+    store_fault_plan plan = {.choose = choose, .context = &chosen, .delay_ms = 30};
     return dw_store_open(&inner, "mem:inner", NULL, NULL) != DW_OK ||
-           dw_store_new_fault(&store, inner, &plan, NULL) != DW_OK;
+           fault_store_new(&store, inner, &plan, NULL) != DW_OK;
 }
 
 static int tear_down(void **state)
@@ -114,9 +114,9 @@ static void test_fail_and_deny(void **state)
 {
     (void)state;
     static const struct {
-        dw_fault_kind kind;
+        store_fault kind;
         dw_status status;
-    } cases[] = {{DW_FAULT_FAIL, DW_UNAVAILABLE}, {DW_FAULT_DENY, DW_DENIED}};
+    } cases[] = {{STORE_FAULT_FAIL, DW_UNAVAILABLE}, {STORE_FAULT_DENY, DW_DENIED}};
     char text[100];
     assert_int_equal(put(inner, "k", "old", DW_PUT_CREATE), DW_OK);
     for (size_t i = 0; i < 2; i++) {
@@ -139,7 +139,7 @@ static void test_lost(void **state)
 {
     (void)state;
     char text[100];
-    chosen.kind = DW_FAULT_LOST;
+    chosen.kind = STORE_FAULT_LOST;
     assert_int_equal(put(store, "k", "new", DW_PUT_CREATE), DW_UNAVAILABLE);
     assert_int_equal(get(inner, "k", text), DW_OK);
     assert_string_equal(text, "new");
@@ -155,7 +155,7 @@ static void test_short(void **state)
 {
     (void)state;
     char text[100];
-    chosen.kind = DW_FAULT_SHORT;
+    chosen.kind = STORE_FAULT_SHORT;
     assert_int_equal(put(store, "k", "12345678", DW_PUT_CREATE), DW_UNAVAILABLE);
     assert_int_equal(get(inner, "k", text), DW_NOT_FOUND);
     assert_int_equal(put(inner, "k", "12345678", DW_PUT_CREATE), DW_OK);
@@ -181,7 +181,7 @@ static void test_corrupt(void **state)
     const size_t n = sizeof original - 1;
     char text[100];
     for (int i = 0; i < 50; i++) {
-        chosen.kind = DW_FAULT_CORRUPT;
+        chosen.kind = STORE_FAULT_CORRUPT;
         assert_int_equal(put(store, "k", original, DW_PUT_REPLACE), DW_OK);
         assert_int_equal(get(inner, "k", text), DW_OK);
         assert_int_equal(strlen(text), n);
@@ -207,7 +207,7 @@ static void test_stale(void **state)
     assert_int_equal(list(""), DW_OK);
     assert_string_equal(listed, "a b ");
     assert_int_equal(put(store, "ab", "3", DW_PUT_CREATE), DW_OK);
-    chosen.kind = DW_FAULT_STALE;
+    chosen.kind = STORE_FAULT_STALE;
     for (int i = 0; i < 2; i++) { /* a stale list makes nothing visible */
         assert_int_equal(list(""), DW_OK);
         assert_string_equal(listed, "a b ");
@@ -216,11 +216,11 @@ static void test_stale(void **state)
     }
     assert_int_equal(get(store, "a", text), DW_OK); /* older than the last list */
     assert_int_equal(put(store, "ab", "4", DW_PUT_CREATE), DW_CONFLICT);
-    chosen.kind = DW_FAULT_NONE;
+    chosen.kind = STORE_FAULT_NONE;
     assert_int_equal(get(store, "ab", text), DW_OK);
     assert_int_equal(list(""), DW_OK);
     assert_string_equal(listed, "a ab b ");
-    chosen.kind = DW_FAULT_STALE; /* a list has shown it, so it is not new any more */
+    chosen.kind = STORE_FAULT_STALE; /* a list has shown it, so it is not new any more */
     assert_int_equal(get(store, "ab", text), DW_OK);
     assert_int_equal(dw_store_stat(store, "ab", NULL, NULL, &err), DW_OK);
 }
@@ -235,7 +235,7 @@ static void test_stale_to_others(void **state)
     while (dw_wall_clock_ms() <= old_ms)
         dw_sleep_ms(1);
     assert_int_equal(put(inner, "new", "2", DW_PUT_CREATE), DW_OK);
-    chosen.kind = DW_FAULT_STALE;
+    chosen.kind = STORE_FAULT_STALE;
     assert_int_equal(list(""), DW_OK);
     assert_string_equal(listed, "old ");
     assert_int_equal(list("none"), DW_OK);
@@ -245,7 +245,7 @@ static void test_stale_to_others(void **state)
 static void test_delay(void **state)
 {
     (void)state;
-    chosen.kind = DW_FAULT_DELAY;
+    chosen.kind = STORE_FAULT_DELAY;
     uint64_t before_ms = dw_clock_ms();
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
     assert_true(dw_clock_ms() - before_ms >= 29); /* never less; more is allowed */
@@ -257,7 +257,7 @@ static dw_status use_memory(dw_error *error)
     dw_status status = dw_store_open(&mem, "mem:memory", NULL, error);
     if (status != DW_OK)
         return status;
-    status = dw_store_new_fault(&faulty, mem, &(dw_fault_plan){0}, error);
+    status = fault_store_new(&faulty, mem, &(store_fault_plan){0}, error);
     if (status == DW_OK)
         status = dw_store_put_bytes(faulty, "k", "1", 1, DW_PUT_CREATE, error);
     dw_store_close(faulty);
@@ -269,9 +269,9 @@ static void test_making(void **state)
 {
     (void)state;
     dw_store *none;
-    assert_int_equal(dw_store_new_fault(&none, NULL, &(dw_fault_plan){0}, NULL),
+    assert_int_equal(fault_store_new(&none, NULL, &(store_fault_plan){0}, NULL),
                      DW_INVALID);
-    assert_int_equal(dw_store_new_fault(&none, inner, NULL, NULL), DW_INVALID);
+    assert_int_equal(fault_store_new(&none, inner, NULL, NULL), DW_INVALID);
     fail_every_allocation(use_memory, NULL);
 }
 
