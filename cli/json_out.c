@@ -14,9 +14,20 @@
 #include "base/file.h"
 #include "base/json.h"
 
+json_t *cli_json_string(const char *text)
+{
+    dw_writer valid = {0};
+    dw_write_utf8(&valid, text);
+    json_t *string = valid.failed
+                         ? NULL
+                         : json_stringn_nocheck((const char *)valid.bytes, valid.n_bytes);
+    dw_writer_release(&valid);
+    return string;
+}
+
 void cli_json_text(json_t *object, const char *key, const char *text)
 {
-    json_object_set_new(object, key, dw_json_text(text));
+    json_object_set_new(object, key, cli_json_string(text));
 }
 
 json_t *cli_json_integer(uint64_t n)

@@ -9,6 +9,8 @@
 #include <deltawire/digest.h>
 #include <deltawire/error.h>
 
+/* TEXT with U+FFFD in place of each byte that is not UTF-8. */
+json_t *cli_json_string(const char *text);
 void cli_json_text(json_t *object, const char *key, const char *text);
 
 /* Adds a number. One above 2^63 - 1 becomes a string of digits, because jansson's

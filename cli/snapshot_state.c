@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 
 #define MAX_RECORD_BYTES (1 << 20)
@@ -18,31 +18,29 @@ static dw_status fail_record(const char *path, dw_error *err)
 }
 
 /* The version and the state of a position. */
-static bool take_position(uint64_t *version, dw_digest *state, const json_t *position)
+static bool take_position(uint64_t *version, dw_digest *state, const dw_json *position)
 {
-    const char *text = json_string_value(json_object_get(position, "state"));
-    const json_t *number = json_object_get(position, "version");
+    const char *text = dw_json_string(dw_json_get(position, "state"));
     uint8_t digest[8];
     if (!text || !dw_hex_decode(digest, sizeof digest, text) ||
-        !json_is_integer(number) || json_integer_value(number) < 0)
+        !dw_json_unsigned(dw_json_get(position, "version"), version))
         return false;
-    *version = (uint64_t)json_integer_value(number);
     *state = strtoull(text, NULL, 16);
     return true;
 }
 
-static dw_status take(cli_snapshot_state *out, const json_t *record, const char *path,
+static dw_status take(cli_snapshot_state *out, const dw_json *record, const char *path,
                       dw_error *err)
 {
-    const char *stream = json_string_value(json_object_get(record, "stream"));
+    const char *stream = dw_json_string(dw_json_get(record, "stream"));
     uint8_t id[16];
     if (!stream || !dw_hex_decode(id, sizeof id, stream) ||
         !take_position(&out->version, &out->state, record))
         return fail_record(path, err);
     out->present = true;
     memcpy(out->stream, stream, sizeof out->stream);
-    out->has_next = take_position(&out->next_version, &out->next_state,
-                                  json_object_get(record, "next"));
+    out->has_next =
+        take_position(&out->next_version, &out->next_state, dw_json_get(record, "next"));
     return DW_OK;
 }
 
@@ -50,17 +48,17 @@ static dw_status read_record(cli_snapshot_state *out, const char *path, dw_error
 {
     uint8_t *text;
     size_t n_bytes;
-    json_t *record = NULL;
+    dw_json *record = NULL;
     dw_status status = dw_read_file(&text, &n_bytes, path, MAX_RECORD_BYTES, err);
     if (status == DW_NOT_FOUND)
         return DW_OK;
     if (status == DW_OK)
-        status = dw_json_parse_object(&record, text, n_bytes, "record", path, err);
+        status = dw_json_read(&record, text, n_bytes, "record", path, err);
     if (status == DW_OK)
         status = take(out, record, path, err);
     else if (status == DW_CORRUPT)
         status = fail_record(path, err);
-    json_decref(record);
+    dw_json_free(record);
     dw_free(text);
     return status;
 }

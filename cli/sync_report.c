@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "json_out.h"
 #include "print.h"
 #include "stream_info.h"
@@ -35,7 +34,7 @@ void cli_sync_files_json(json_t *object, const dw_follower *f,
     const char *const *kept = dw_follower_files_kept(f, &n_kept);
     json_t *list = json_array();
     for (size_t i = 0; i < n_kept; i++)
-        json_array_append_new(list, dw_json_text(kept[i]));
+        json_array_append_new(list, cli_json_string(kept[i]));
     cli_json_count(object, "files_installed", report->n_files_installed);
     cli_json_count(object, "files_removed", report->n_files_removed);
     json_object_set_new(object, "files_kept", list);

@@ -126,11 +126,13 @@ static void write_value(dw_writer *out, const char *value)
 /* Both formats are UTF-8. */
 static void write_label(dw_writer *out, const char *comma, const dw_metric_label *label)
 {
-    json_t *valid = dw_json_text(label->value);
+    dw_writer valid = {0};
+    dw_write_utf8(&valid, label->value);
+    dw_write_u8(&valid, 0);
     dw_write_format(out, "%s%s=\"", comma, label->name);
-    write_value(out, valid ? json_string_value(valid) : "");
+    write_value(out, valid.failed ? "" : (const char *)valid.bytes);
     dw_write_text(out, "\"");
-    json_decref(valid);
+    dw_writer_release(&valid);
 }
 
 /* Name and labels of a sample; LE is that of a bucket, or NULL. */
@@ -153,19 +155,9 @@ void dw_metric_count(dw_exposition *e, const dw_metric_label *labels, size_t n_l
     dw_write_format(e->out, "%" PRIu64 "\n", n);
 }
 
-/* With a point, independent of the locale. */
 static void write_real(dw_writer *out, double v)
 {
-    char text[64];
-    snprintf(text, sizeof text, "%.15g", v);
-    for (const char *at = text; *at;) {
-        const size_t n = strspn(at, "0123456789+-e");
-        dw_write_bytes(out, at, n);
-        at += n;
-        if (*at)
-            dw_write_text(out, ".");
-        at += strcspn(at, "0123456789");
-    }
+    dw_write_real(out, v, 15);
     dw_write_text(out, "\n");
 }
 

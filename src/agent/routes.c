@@ -12,7 +12,7 @@
 #include "agent/metrics.h"
 #include "agent/status.h"
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 
 #define MAX_BODY 4096
@@ -99,14 +99,13 @@ static dw_answer get_metrics(const call *c)
 /* {"version": N} and nothing else. */
 static bool parse_pin(const request *r, uint64_t *version)
 {
-    json_t *object = NULL;
-    if (dw_json_parse_object(&object, r->body, r->n_body, "body", "", NULL) != DW_OK)
+    dw_json *object;
+    *version = 0;
+    if (dw_json_read(&object, r->body, r->n_body, "body", "", NULL) != DW_OK)
         return false;
-    const json_t *number = json_object_get(object, "version");
-    const bool good = json_object_size(object) == 1 && json_is_integer(number) &&
-                      json_integer_value(number) >= 0;
-    *version = good ? (uint64_t)json_integer_value(number) : 0;
-    json_decref(object);
+    const bool good = dw_json_size(object) == 1 &&
+                      dw_json_unsigned(dw_json_get(object, "version"), version);
+    dw_json_free(object);
     return good;
 }
 

@@ -1,33 +1,7 @@
 #include "base/json.h"
 
-#include "base/error.h"
-#include "base/json_tree.h"
-
-#define MAX_VALUES 200000 /* the most that jansson gets: about 300 bytes each */
-
-dw_status dw_json_parse_object(json_t **out, const void *text, size_t n_bytes,
-                               const char *subject, const char *path, dw_error *err)
-{
-    json_error_t fault;
-    *out = NULL;
-    dw_status status =
-        dw_json_check(text, n_bytes, false, MAX_VALUES, subject, path, err);
-    if (status != DW_OK)
-        return status;
-    /* an empty file is mapped as NULL, which jansson refuses */
-    json_t *root = json_loadb(text ? text : "", n_bytes, JSON_REJECT_DUPLICATES, &fault);
-    if (!root && json_error_code(&fault) == json_error_out_of_memory)
-        return dw_fail_memory(err, path);
-    if (!root)
-        return dw_fail(err, DW_CORRUPT, path, "the %s is not strict JSON: %s (byte %d)",
-                       subject, fault.text, fault.position);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return dw_fail(err, DW_CORRUPT, path, "the %s is not a JSON object", subject);
-    }
-    *out = root;
-    return DW_OK;
-}
+#include <stdio.h>
+#include <string.h>
 
 static char short_escape(unsigned char c)
 {
@@ -113,22 +87,28 @@ bool dw_utf8_valid(const char *text)
     return true;
 }
 
-json_t *dw_json_text(const char *text)
+void dw_write_utf8(dw_writer *w, const char *text)
 {
-    if (dw_utf8_valid(text))
-        return json_string_nocheck(text);
-    dw_writer valid = {0};
-    for (const char *p = text; *p;) {
-        size_t n_bytes = dw_utf8_bytes(p);
+    while (*text) {
+        size_t n_bytes = dw_utf8_bytes(text);
         if (n_bytes > 0)
-            dw_write_bytes(&valid, p, n_bytes);
+            dw_write_bytes(w, text, n_bytes);
         else
-            dw_write_text(&valid, "\xef\xbf\xbd"); /* U+FFFD */
-        p += n_bytes > 0 ? n_bytes : 1;
+            dw_write_text(w, "\xef\xbf\xbd"); /* U+FFFD */
+        text += n_bytes > 0 ? n_bytes : 1;
     }
-    json_t *string = valid.failed
-                         ? NULL
-                         : json_stringn_nocheck((const char *)valid.bytes, valid.n_bytes);
-    dw_writer_release(&valid);
-    return string;
+}
+
+void dw_write_real(dw_writer *w, double v, int n_digits)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.*g", n_digits, v);
+    for (const char *at = text; *at;) {
+        const size_t n = strspn(at, "0123456789+-e");
+        dw_write_bytes(w, at, n);
+        at += n;
+        if (*at)
+            dw_write_text(w, ".");
+        at += strcspn(at, "0123456789");
+    }
 }

@@ -436,21 +436,15 @@ static dw_status count(size_t *n_nodes, const void *text, size_t n_bytes, bool a
     return DW_OK;
 }
 
-dw_status dw_json_check(const void *text, size_t n_bytes, bool any, size_t max_values,
-                        const char *subject, const char *path, dw_error *err)
-{
-    size_t n_nodes;
-    return count(&n_nodes, text, n_bytes, any, false, max_values, subject, path, err);
-}
-
-static dw_status read_tree(dw_json **out, const void *text, size_t n_bytes, bool python,
-                           const char *subject, const char *path, dw_error *err)
+static dw_status read_tree(dw_json **out, const void *text, size_t n_bytes, bool any,
+                           bool python, const char *subject, const char *path,
+                           dw_error *err)
 {
     const size_t max_units = FREE_NODES + n_bytes / 4;
     size_t n_nodes = 0;
     *out = NULL;
     dw_status status =
-        count(&n_nodes, text, n_bytes, false, python, max_units, subject, path, err);
+        count(&n_nodes, text, n_bytes, any, python, max_units, subject, path, err);
     if (status != DW_OK)
         return status;
     dw_json *nodes = dw_alloc(n_nodes * sizeof *nodes + n_bytes + 1);
@@ -477,13 +471,19 @@ static dw_status read_tree(dw_json **out, const void *text, size_t n_bytes, bool
 dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
                        const char *subject, const char *path, dw_error *err)
 {
-    return read_tree(out, text, n_bytes, false, subject, path, err);
+    return read_tree(out, text, n_bytes, false, false, subject, path, err);
 }
 
 dw_status dw_json_read_python(dw_json **out, const void *text, size_t n_bytes,
                               const char *subject, const char *path, dw_error *err)
 {
-    return read_tree(out, text, n_bytes, true, subject, path, err);
+    return read_tree(out, text, n_bytes, false, true, subject, path, err);
+}
+
+dw_status dw_json_read_any(dw_json **out, const void *text, size_t n_bytes,
+                           const char *subject, const char *path, dw_error *err)
+{
+    return read_tree(out, text, n_bytes, true, false, subject, path, err);
 }
 
 void dw_json_free(dw_json *root)
@@ -511,6 +511,14 @@ bool dw_json_is_null(const dw_json *value)
 const char *dw_json_string(const dw_json *value)
 {
     return value && kind_of(value) == STRING ? text_of(value) : NULL;
+}
+
+bool dw_json_bool(const dw_json *value, bool *out)
+{
+    if (!value || kind_of(value) != BOOL)
+        return false;
+    *out = *text_of(value) == 't';
+    return true;
 }
 
 bool dw_json_integer(const dw_json *value, int64_t *out)

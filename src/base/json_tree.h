@@ -34,10 +34,9 @@ dw_status dw_json_read(dw_json **out, const void *text, size_t n_bytes,
 dw_status dw_json_read_python(dw_json **out, const void *text, size_t n_bytes,
                               const char *subject, const char *path, dw_error *err);
 
-/* The same checks and bounds as dw_json_read, without a tree. ANY lets the text be any
- * value. */
-dw_status dw_json_check(const void *text, size_t n_bytes, bool any, size_t max_values,
-                        const char *subject, const char *path, dw_error *err);
+/* The same as dw_json_read for a text that may be any value. */
+dw_status dw_json_read_any(dw_json **out, const void *text, size_t n_bytes,
+                           const char *subject, const char *path, dw_error *err);
 
 void dw_json_free(dw_json *root);
 
@@ -47,6 +46,9 @@ bool dw_json_is_null(const dw_json *value);
 
 /* The string, which lives as long as the tree; NULL if VALUE is no string. */
 const char *dw_json_string(const dw_json *value);
+
+/* False if VALUE is neither true nor false. */
+bool dw_json_bool(const dw_json *value, bool *out);
 
 /* False if VALUE is no integer. */
 bool dw_json_integer(const dw_json *value, int64_t *out);

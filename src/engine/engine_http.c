@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "deltawire/stream.h"
 #include "net/credentials.h"
@@ -91,17 +92,17 @@ void dw_engine_http_release(dw_engine_http *http)
 
 /* ---- reading an answer ---- */
 
-const char *dw_engine_text(const json_t *object, const char *name)
+const char *dw_engine_text(const dw_json *object, const char *name)
 {
-    return json_string_value(json_object_get(object, name));
+    return dw_json_string(dw_json_get(object, name));
 }
 
 /* Engines report a failure as {"error":{"message":...}}, {"error":...}, {"detail":...}
  * or {"message":...}. */
-static const char *find_words(const json_t *body)
+static const char *find_words(const dw_json *body)
 {
     static const char *const names[] = {"error", "detail", "message"};
-    const char *words = dw_engine_text(json_object_get(body, "error"), "message");
+    const char *words = dw_engine_text(dw_json_get(body, "error"), "message");
     for (size_t i = 0; !words && i < sizeof names / sizeof *names; i++)
         words = dw_engine_text(body, names[i]);
     return words;
@@ -129,16 +130,16 @@ static void take_words(const dw_engine_http *http, dw_engine_answer *answer,
 static void read_failure(const dw_engine_http *http, dw_engine_answer *answer,
                          const dw_writer *text)
 {
-    json_t *body = NULL;
+    dw_json *body = NULL;
     size_t n_bytes = text->n_bytes - 1;
     const char *words = NULL;
-    if (dw_json_parse_object(&body, text->bytes, n_bytes, "answer", NULL, NULL) == DW_OK)
+    if (dw_json_read(&body, text->bytes, n_bytes, "answer", NULL, NULL) == DW_OK)
         words = find_words(body);
     if (!words && !memchr(text->bytes, 0, n_bytes))
         words = (const char *)text->bytes;
     if (words)
         take_words(http, answer, words);
-    json_decref(body);
+    dw_json_free(body);
 }
 
 /* ---- judging ---- */
@@ -224,8 +225,8 @@ static dw_status judge(dw_engine_http *http, const dw_engine_question *question,
         return judge_failure(http, question, answer, err);
     }
     dw_error fault;
-    dw_status status = dw_json_parse_object(&answer->body, call->text.bytes,
-                                            call->text.n_bytes - 1, "body", NULL, &fault);
+    dw_status status = dw_json_read(&answer->body, call->text.bytes,
+                                    call->text.n_bytes - 1, "body", NULL, &fault);
     if (status == DW_NO_MEMORY)
         return dw_fail_memory(err, http->url);
     if (status != DW_OK)
@@ -291,7 +292,7 @@ dw_status dw_engine_order(dw_engine_http *http, const dw_engine_question *questi
     if (!word || strcmp(word, done) != 0)
         status =
             dw_engine_nonsense(http, question, "it does not confirm the request", err);
-    json_decref(answer.body);
+    dw_json_free(answer.body);
     return status;
 }
 
@@ -361,7 +362,7 @@ static dw_status set_label(dw_engine_http *http, const char *text, dw_error *err
     dw_engine_answer answer = {0};
     dw_status status = json.failed ? dw_fail_memory(err, http->url)
                                    : dw_engine_ask(http, &question, &answer, err);
-    json_decref(answer.body);
+    dw_json_free(answer.body);
     dw_writer_release(&json);
     return status;
 }

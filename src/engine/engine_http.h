@@ -2,7 +2,7 @@
 #ifndef DW_ENGINE_ENGINE_HTTP_H
 #define DW_ENGINE_ENGINE_HTTP_H
 
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "deltawire/engine.h"
 #include "net/http_easy.h"
 
@@ -30,8 +30,8 @@ typedef struct dw_engine_question {
 } dw_engine_question;
 
 typedef struct dw_engine_answer {
-    int status;   /* of HTTP; 0: no answer came */
-    json_t *body; /* after DW_OK an object, to be released with json_decref; else NULL */
+    int status;      /* of HTTP; 0: no answer came */
+    dw_json *body;   /* after DW_OK an object, to be freed with dw_json_free; else NULL */
     char words[512]; /* its message for people; may be empty */
 } dw_engine_answer;
 
@@ -51,7 +51,7 @@ dw_status dw_engine_nonsense(const dw_engine_http *http,
                              dw_error *err);
 
 /* The string NAME of OBJECT, or NULL. */
-const char *dw_engine_text(const json_t *object, const char *name);
+const char *dw_engine_text(const dw_json *object, const char *name);
 
 enum { DW_LABEL_SIZE = 64, DW_STREAM_SIZE = 33 };
 

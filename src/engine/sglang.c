@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "deltawire/stream.h"
 #include "engine/engine_http.h"
@@ -28,7 +29,7 @@ typedef struct sglang {
 
 /* GETs PATH, or OLD_PATH if the engine has no PATH. */
 static dw_status ask_either(sglang *g, const char *path, const char *old_path,
-                            json_t **out, dw_error *err)
+                            dw_json **out, dw_error *err)
 {
     dw_engine_question question = {"GET", path, NULL, g->http.probe_ms, NO_ROUTE};
     dw_engine_answer answer;
@@ -44,15 +45,15 @@ static dw_status ask_either(sglang *g, const char *path, const char *old_path,
 /* Only shown to people: a failure does not matter. */
 static void ask_software(sglang *g)
 {
-    json_t *info = NULL;
+    dw_json *info = NULL;
     if (ask_either(g, "/server_info", "/get_server_info", &info, NULL) == DW_OK)
         dw_engine_software(g->software, "SGLang", dw_engine_text(info, "version"));
-    json_decref(info);
+    dw_json_free(info);
 }
 
 static dw_status ask_label(sglang *g, dw_error *err)
 {
-    json_t *info = NULL;
+    dw_json *info = NULL;
     dw_status status = ask_either(g, "/model_info", "/get_model_info", &info, err);
     if (status != DW_OK) {
         g->software[0] = '\0'; /* another process may come back */
@@ -62,7 +63,7 @@ static dw_status ask_label(sglang *g, dw_error *err)
     const bool has_label = label != NULL;
     if (has_label)
         dw_engine_label_found(&g->label, label);
-    json_decref(info);
+    dw_json_free(info);
     if (has_label)
         return DW_OK;
     if (!g->software[0])
@@ -126,16 +127,16 @@ static dw_status take_directory(sglang *g, const char *json, int *http_status,
     *http_status = answer.status;
     if (status != DW_OK)
         return status;
-    json_t *success = json_object_get(answer.body, "success");
-    if (json_is_false(success)) {
+    bool success = false;
+    if (!dw_json_bool(dw_json_get(answer.body, "success"), &success)) {
+        status = dw_engine_nonsense(&g->http, &question,
+                                    "it does not confirm the request", err);
+    } else if (!success) {
         status =
             dw_fail(err, DW_CONFLICT, g->http.url, "SGLang did not take the weights: %s",
                     *answer.words ? answer.words : "it does not say why");
-    } else if (!json_is_true(success)) {
-        status = dw_engine_nonsense(&g->http, &question,
-                                    "it does not confirm the request", err);
     }
-    json_decref(answer.body);
+    dw_json_free(answer.body);
     return status;
 }
 

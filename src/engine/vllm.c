@@ -55,7 +55,7 @@ static dw_status ask_text(vllm *v, const char *path, const char *member, char *o
     else
         status =
             dw_engine_nonsense(&v->http, &question, "vLLM names a version there", err);
-    json_decref(answer.body);
+    dw_json_free(answer.body);
     return status;
 }
 
@@ -66,12 +66,11 @@ static dw_status ask_paused(vllm *v, bool *paused, dw_error *err)
     dw_status status = dw_engine_ask(&v->http, &question, &answer, err);
     if (status != DW_OK)
         return status;
-    json_t *is_paused = json_object_get(answer.body, "is_paused");
-    *paused = json_is_true(is_paused);
-    if (!json_is_boolean(is_paused))
+    *paused = false;
+    if (!dw_json_bool(dw_json_get(answer.body, "is_paused"), paused))
         status = dw_engine_nonsense(&v->http, &question,
                                     "it does not say whether it is paused", err);
-    json_decref(answer.body);
+    dw_json_free(answer.body);
     return status;
 }
 
@@ -176,10 +175,10 @@ static dw_status resume_engine(void *self, const dw_engine_update *update, dw_er
 
 /* vLLM answers each request with {"message": "..."}. Another program does not, nor does a
  * proxy that turns a failure into 200. */
-static bool says_done(const json_t *body)
+static bool says_done(const dw_json *body)
 {
-    return json_is_string(json_object_get(body, "message")) &&
-           !json_object_get(body, "error") && !json_object_get(body, "detail");
+    return dw_json_string(dw_json_get(body, "message")) && !dw_json_get(body, "error") &&
+           !dw_json_get(body, "detail");
 }
 
 /* Releases the body of ANSWER. */
@@ -191,7 +190,7 @@ static dw_status post(vllm *v, const char *path, const char *json,
     if (status == DW_OK && !says_done(answer->body))
         status = dw_engine_nonsense(&v->http, &question,
                                     "vLLM answers with a message there", err);
-    json_decref(answer->body);
+    dw_json_free(answer->body);
     answer->body = NULL;
     return status;
 }

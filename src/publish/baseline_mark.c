@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "publish/publisher.h"
@@ -25,17 +25,17 @@
 /* The version that the mark names for STREAM, or DW_NO_VERSION. */
 static uint64_t parse(const uint8_t *bytes, size_t n_bytes, const char *stream)
 {
-    json_t *root = NULL;
+    dw_json *root = NULL;
     uint64_t proven = DW_NO_VERSION;
     if (!dw_seal_good(bytes, n_bytes, NULL, 0) ||
-        dw_json_parse_object(&root, bytes, n_bytes, "mark", NULL, NULL) != DW_OK)
+        dw_json_read(&root, bytes, n_bytes, "mark", NULL, NULL) != DW_OK)
         return proven;
-    const char *of = json_string_value(json_object_get(root, "stream"));
-    const json_t *number = json_object_get(root, "proven");
-    if (of && strcmp(of, stream) == 0 && json_is_integer(number) &&
-        json_integer_value(number) >= 0)
-        proven = (uint64_t)json_integer_value(number);
-    json_decref(root);
+    const char *of = dw_json_string(dw_json_get(root, "stream"));
+    uint64_t version;
+    if (of && strcmp(of, stream) == 0 &&
+        dw_json_unsigned(dw_json_get(root, "proven"), &version))
+        proven = version;
+    dw_json_free(root);
     return proven;
 }
 

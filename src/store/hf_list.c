@@ -1,4 +1,3 @@
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 #include "store/s3_xml.h"
 #include "store/sigv4.h"
 
-enum { MAX_PAGES = 100000, MAX_VALUES = 200000 };
+enum { MAX_PAGES = 100000 };
 
 typedef struct listing {
     dw_hf *hub;
@@ -26,12 +25,12 @@ static dw_status fail_page(const listing *l, const char *fault, dw_error *err)
     return dw_fail(err, DW_CORRUPT, l->hub->url, "the Hub's listing %s", fault);
 }
 
-static dw_status take_item(listing *l, json_t *item, dw_error *err)
+static dw_status take_item(listing *l, const dw_json *item, dw_error *err)
 {
-    const char *type = json_string_value(json_object_get(item, "type"));
-    const char *path = json_string_value(json_object_get(item, "path"));
-    json_t *size = json_object_get(item, "size");
-    const char *time = json_string_value(json_object_get(item, "uploadedAt"));
+    const char *type = dw_json_string(dw_json_get(item, "type"));
+    const char *path = dw_json_string(dw_json_get(item, "path"));
+    const char *time = dw_json_string(dw_json_get(item, "uploadedAt"));
+    uint64_t n_bytes;
     if (!type || !path)
         return fail_page(l, "has an entry without type or path", err);
     size_t n_prefix = strlen(l->hub->prefix);
@@ -39,7 +38,7 @@ static dw_status take_item(listing *l, json_t *item, dw_error *err)
         !dw_store_key_valid(path + n_prefix) ||
         !dw_store_listed(path + n_prefix, l->prefix, l->after))
         return DW_OK;
-    if (!json_is_integer(size) || json_integer_value(size) < 0)
+    if (!dw_json_unsigned(dw_json_get(item, "size"), &n_bytes))
         return fail_page(l, "has a file without a size", err);
     void *entries = l->entries;
     char *key = dw_copy_string(path + n_prefix);
@@ -48,27 +47,24 @@ static dw_status take_item(listing *l, json_t *item, dw_error *err)
         return dw_fail_memory(err, l->hub->url);
     }
     l->entries = entries;
-    l->entries[l->n_entries++] = (dw_s3_list_entry){
-        key, (uint64_t)json_integer_value(size), time ? dw_time_parse(time) : 0};
+    l->entries[l->n_entries++] =
+        (dw_s3_list_entry){key, n_bytes, time ? dw_time_parse(time) : 0};
     return DW_OK;
 }
 
 static dw_status take_page(listing *l, const dw_http_call *call, dw_error *err)
 {
-    json_error_t fault;
-    dw_status status =
-        dw_json_check(call->text.bytes, call->text.n_bytes, true, MAX_VALUES,
-                      "page of the Hub's listing", l->hub->url, err);
+    dw_json *page;
+    dw_status status = dw_json_read_any(&page, call->text.bytes, call->text.n_bytes,
+                                        "page of the Hub's listing", l->hub->url, err);
     if (status != DW_OK)
         return status;
-    json_t *page = json_loadb(call->text.bytes ? (const char *)call->text.bytes : "",
-                              call->text.n_bytes, JSON_REJECT_DUPLICATES, &fault);
-    if (!page && json_error_code(&fault) == json_error_out_of_memory)
-        return dw_fail_memory(err, l->hub->url);
-    status = json_is_array(page) ? DW_OK : fail_page(l, "is not a JSON array", err);
-    for (size_t i = 0; status == DW_OK && i < json_array_size(page); i++)
-        status = take_item(l, json_array_get(page, i), err);
-    json_decref(page);
+    if (!dw_json_is_array(page))
+        status = fail_page(l, "is not a JSON array", err);
+    for (const dw_json *it = dw_json_first(page); status == DW_OK && it;
+         it = dw_json_next(page, it))
+        status = take_item(l, it, err);
+    dw_json_free(page);
     return status;
 }
 

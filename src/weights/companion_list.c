@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "weights/companion_files.h"
@@ -93,22 +94,21 @@ dw_status dw_companion_list_write(const dw_companion_list *list, const char *dir
 
 /* False if it is no list of files. The sizes are not summed up: the files in it may be
  * those of several versions. */
-static bool read_files(dw_file_list *out, const json_t *array, bool *out_of_memory)
+static bool read_files(dw_file_list *out, const dw_json *array, bool *out_of_memory)
 {
-    if (!json_is_array(array) || json_array_size(array) > MAX_FILES)
+    if (!dw_json_is_array(array) || dw_json_size(array) > MAX_FILES)
         return false;
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const json_t *item = json_array_get(array, i);
-        const char *name = json_string_value(json_object_get(item, "name"));
-        const char *sha256 = json_string_value(json_object_get(item, "sha256"));
-        const json_t *n_bytes = json_object_get(item, "bytes");
+    for (const dw_json *item = dw_json_first(array); item;
+         item = dw_json_next(array, item)) {
+        const char *name = dw_json_string(dw_json_get(item, "name"));
+        const char *sha256 = dw_json_string(dw_json_get(item, "sha256"));
         dw_file_entry entry = {.name = (char *)name};
-        if (!name || !sha256 || !json_is_integer(n_bytes) ||
-            json_integer_value(n_bytes) < 0 || !dw_file_name_valid(name, NULL) ||
+        if (!name || !sha256 ||
+            !dw_json_unsigned(dw_json_get(item, "bytes"), &entry.n_bytes) ||
+            !dw_file_name_valid(name, NULL) ||
             !dw_hex_decode(entry.sha256, sizeof entry.sha256, sha256) ||
             (out->n > 0 && strcmp(out->items[out->n - 1].name, name) >= 0))
             return false;
-        entry.n_bytes = (uint64_t)json_integer_value(n_bytes);
         *out_of_memory = dw_companion_list_add(out, &entry, NULL) != DW_OK;
         if (*out_of_memory)
             return false;
@@ -119,20 +119,20 @@ static bool read_files(dw_file_list *out, const json_t *array, bool *out_of_memo
 static dw_status parse(dw_companion_list *out, const uint8_t *bytes, size_t n_bytes,
                        const char *path, dw_error *err)
 {
-    json_t *root = NULL;
+    dw_json *root = NULL;
     bool out_of_memory = false;
     if (!dw_seal_good(bytes, n_bytes, NULL, 0))
         return DW_OK;
-    dw_status status = dw_json_parse_object(&root, bytes, n_bytes, "list", path, NULL);
+    dw_status status = dw_json_read(&root, bytes, n_bytes, "list", path, NULL);
     if (status != DW_OK)
         return status == DW_NO_MEMORY ? dw_fail_memory(err, path) : DW_OK;
-    const char *format = json_string_value(json_object_get(root, "format"));
-    const json_t *next = json_object_get(root, "next");
+    const char *format = dw_json_string(dw_json_get(root, "format"));
+    const dw_json *next = dw_json_get(root, "next");
     const bool is_good =
         format && strcmp(format, FORMAT) == 0 &&
-        read_files(&out->files, json_object_get(root, "files"), &out_of_memory) &&
+        read_files(&out->files, dw_json_get(root, "files"), &out_of_memory) &&
         (!next || read_files(&out->next, next, &out_of_memory));
-    json_decref(root);
+    dw_json_free(root);
     if (out_of_memory)
         return dw_fail_memory(err, path);
     return is_good ? DW_OK

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "codec/seal.h"
 #include "tensor/safetensors.h"
@@ -90,46 +90,42 @@ dw_status dw_position_write_patch(const dw_position *at, const dw_position *next
 
 /* ---- reading ---- */
 
-static bool read_position(dw_position *out, const json_t *object)
+static bool read_position(dw_position *out, const dw_json *object)
 {
-    const char *stream = json_string_value(json_object_get(object, "stream"));
-    const char *sha256 = json_string_value(json_object_get(object, "commit_sha256"));
-    const char *state = json_string_value(json_object_get(object, "state"));
-    const char *follows = json_string_value(json_object_get(object, "follows"));
-    const json_t *version = json_object_get(object, "version");
+    const char *stream = dw_json_string(dw_json_get(object, "stream"));
+    const char *sha256 = dw_json_string(dw_json_get(object, "commit_sha256"));
+    const char *state = dw_json_string(dw_json_get(object, "state"));
+    const char *follows = dw_json_string(dw_json_get(object, "follows"));
     uint8_t id[(DW_ID_TEXT - 1) / 2];
-    if (!stream || !sha256 || !state || !json_is_integer(version) ||
-        json_integer_value(version) < 0 || !dw_hex_decode(id, sizeof id, stream) ||
+    if (!stream || !sha256 || !state ||
+        !dw_json_unsigned(dw_json_get(object, "version"), &out->version) ||
+        !dw_hex_decode(id, sizeof id, stream) ||
         !dw_hex_decode(out->commit_sha256, DW_SHA256_BYTES, sha256) ||
         strlen(state) != 16 || !dw_parse_number(state, 16, &out->state))
         return false;
     memcpy(out->stream, stream, sizeof out->stream);
     if (follows && dw_hex_decode(id, sizeof id, follows))
         memcpy(out->follows, follows, sizeof out->follows);
-    out->version = (uint64_t)json_integer_value(version);
     return true;
 }
 
-static bool read_patch(dw_patch_seal *out, const json_t *object)
+static bool read_patch(dw_patch_seal *out, const dw_json *object)
 {
-    const char *hash = json_string_value(json_object_get(object, "xxh64"));
-    const json_t *n_bytes = json_object_get(object, "bytes");
-    if (!hash || strlen(hash) != 16 || !dw_parse_number(hash, 16, &out->hash) ||
-        !json_is_integer(n_bytes) || json_integer_value(n_bytes) <= 0)
-        return false;
-    out->n_bytes = (uint64_t)json_integer_value(n_bytes);
-    return true;
+    const char *hash = dw_json_string(dw_json_get(object, "xxh64"));
+    return hash && strlen(hash) == 16 && dw_parse_number(hash, 16, &out->hash) &&
+           dw_json_unsigned(dw_json_get(object, "bytes"), &out->n_bytes) &&
+           out->n_bytes > 0;
 }
 
 /* Reads the members. False if they are not those of a record. */
 static bool read_record(dw_position *at, dw_position *next, dw_patch_seal *patch,
-                        const json_t *root)
+                        const dw_json *root)
 {
-    const char *format = json_string_value(json_object_get(root, "format"));
-    const json_t *coming = json_object_get(root, "next");
-    const json_t *seal = json_object_get(root, "patch");
+    const char *format = dw_json_string(dw_json_get(root, "format"));
+    const dw_json *coming = dw_json_get(root, "next");
+    const dw_json *seal = dw_json_get(root, "patch");
     return format && strcmp(format, FORMAT) == 0 &&
-           (!json_object_get(root, "version") || read_position(at, root)) &&
+           (!dw_json_get(root, "version") || read_position(at, root)) &&
            (!coming || read_position(next, coming)) && (!seal || read_patch(patch, seal));
 }
 
@@ -137,9 +133,9 @@ static dw_status parse_state(dw_position *at, dw_position *next, dw_patch_seal *
                              dw_record_kind *kind, const uint8_t *bytes, size_t n_bytes,
                              const char *path, dw_error *err)
 {
-    json_t *root = NULL;
+    dw_json *root = NULL;
     *kind = DW_RECORD_DAMAGED;
-    dw_status status = dw_json_parse_object(&root, bytes, n_bytes, "record", path, err);
+    dw_status status = dw_json_read(&root, bytes, n_bytes, "record", path, err);
     if (status != DW_OK)
         return status == DW_NO_MEMORY ? status : DW_OK;
     const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
@@ -154,7 +150,7 @@ static dw_status parse_state(dw_position *at, dw_position *next, dw_patch_seal *
         *at = *next = dw_nowhere;
         *patch = (dw_patch_seal){0};
     }
-    json_decref(root);
+    dw_json_free(root);
     return status;
 }
 

@@ -153,13 +153,14 @@ static bool has_newest(const actor *a)
     dw_engine_options options = {.struct_bytes = sizeof options, .probe_ms = 2000};
     dw_engine_question question = {"GET", "/test/status", NULL, options.probe_ms, ""};
     dw_engine_answer answer = {0};
-    json_int_t version = -1, n_sweeps = 0;
+    uint64_t version = UINT64_MAX, n_sweeps = 0;
     if (dw_engine_http_init(&http, a->url, &options, NULL) == DW_OK &&
-        dw_engine_ask(&http, &question, &answer, NULL) == DW_OK)
-        json_unpack(answer.body, "{s:I,s:I}", "version", &version, "sweeps", &n_sweeps);
-    json_decref(answer.body);
+        dw_engine_ask(&http, &question, &answer, NULL) == DW_OK &&
+        dw_json_unsigned(dw_json_get(answer.body, "version"), &version))
+        dw_json_unsigned(dw_json_get(answer.body, "sweeps"), &n_sweeps);
+    dw_json_free(answer.body);
     dw_engine_http_release(&http);
-    return (uint64_t)version == run.n_versions && n_sweeps >= 10;
+    return version == run.n_versions && n_sweeps >= 10;
 }
 
 static void quieten(void)

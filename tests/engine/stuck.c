@@ -95,20 +95,20 @@ static bool ask(size_t i, const char *path, dw_engine_answer *answer)
 static int64_t version_of(size_t i)
 {
     dw_engine_answer answer = {0};
-    json_int_t version = -1;
+    int64_t version = -1;
     if (ask(i, "/test/status", &answer))
-        json_unpack(answer.body, "{s:I}", "version", &version);
-    json_decref(answer.body);
+        dw_json_integer(dw_json_get(answer.body, "version"), &version);
+    dw_json_free(answer.body);
     return version;
 }
 
 static bool serves(size_t i)
 {
     dw_engine_answer answer = {0};
-    int is_paused = 1;
+    bool is_paused = true;
     if (ask(i, "/is_paused", &answer))
-        json_unpack(answer.body, "{s:b}", "is_paused", &is_paused);
-    json_decref(answer.body);
+        dw_json_bool(dw_json_get(answer.body, "is_paused"), &is_paused);
+    dw_json_free(answer.body);
     return !is_paused && version_of(i) >= 0;
 }
 

@@ -9,7 +9,7 @@
  * fault. Build against the library's objects:
  *
  *     gcc -D_DEFAULT_SOURCE -Iinclude -Isrc -Itests tests/golden/make_deltas.c \
- *         build/libdeltawire.a -ljansson -lzstd -lxxhash -lpthread -o /tmp/make_deltas
+ *         build/libdeltawire.a -lzstd -lxxhash -lpthread -o /tmp/make_deltas
  *     /tmp/make_deltas tests/golden/deltas
  */
 #include <inttypes.h>

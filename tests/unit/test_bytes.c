@@ -145,6 +145,23 @@ static void test_json_string(void **state)
     dw_writer_release(&w);
 }
 
+static void test_valid_text_and_reals(void **state)
+{
+    (void)state;
+    dw_writer w = {0};
+    dw_write_utf8(&w, "a\xff\xc3\xa9\xe2\x82|");
+    dw_write_real(&w, 0.1, 9);
+    dw_write_text(&w, " ");
+    dw_write_real(&w, -3, 9);
+    dw_write_text(&w, " ");
+    dw_write_real(&w, 1.5e-30, 15);
+    static const char expected[] =
+        "a\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd|0.1 -3 1.5e-30";
+    assert_int_equal(w.n_bytes, sizeof expected - 1);
+    assert_memory_equal(w.bytes, expected, w.n_bytes);
+    dw_writer_release(&w);
+}
+
 static void test_utf8(void **state)
 {
     (void)state;
@@ -192,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_writer_formats_long_text),
         cmocka_unit_test(test_writer_remembers_failure),
         cmocka_unit_test(test_json_string),
+        cmocka_unit_test(test_valid_text_and_reals),
         cmocka_unit_test(test_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -297,14 +297,39 @@ static void test_numbers_of_python(void **state)
     }
 }
 
+/* A text that is no object, and both truth values. */
+static void test_any(void **state)
+{
+    (void)state;
+    static const char text[] = "[true,false,0,\"true\",null]";
+    dw_json *root;
+    dw_error err;
+    assert_int_equal(dw_json_read(&root, text, strlen(text), "text", NULL, &err),
+                     DW_CORRUPT);
+    assert_int_equal(dw_json_read_any(&root, text, strlen(text), "text", NULL, &err),
+                     DW_OK);
+    assert_true(dw_json_is_array(root));
+    const dw_json *it = dw_json_first(root);
+    bool v = false;
+    assert_true(dw_json_bool(it, &v) && v);
+    it = dw_json_next(root, it);
+    assert_true(dw_json_bool(it, &v) && !v);
+    while ((it = dw_json_next(root, it)))
+        assert_false(dw_json_bool(it, &v));
+    assert_false(dw_json_bool(NULL, &v));
+    dw_json_free(root);
+    assert_int_equal(dw_json_read_any(&root, NULL, 0, "text", NULL, &err), DW_CORRUPT);
+    assert_int_equal(
+        dw_json_read_any(&root, "[{\"a\":1,\"a\":2}]", 15, "text", NULL, &err),
+        DW_CORRUPT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_agrees_with_jansson),
-        cmocka_unit_test(test_random_texts),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_numbers_of_python),
+        cmocka_unit_test(test_any),          cmocka_unit_test(test_agrees_with_jansson),
+        cmocka_unit_test(test_random_texts), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_depth),        cmocka_unit_test(test_numbers_of_python),
         cmocka_unit_test(test_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

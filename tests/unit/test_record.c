@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 #include <xxhash.h>
 
 #include "base/json.h"
