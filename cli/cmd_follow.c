@@ -6,7 +6,6 @@
 #include "cmd_follow.h"
 #include "commands.h"
 #include "json_out.h"
-#include "peer_verbs.h"
 #include "progress_bar.h"
 #include "snapshot_options.h"
 #include "stream_info.h"
@@ -26,8 +25,6 @@ static const char help[] =
     "directory stays at its last good version. The follower reports its version to the\n"
     "stream: see deltawire status.\n"
     "\n"
-    "A bucket or directory of TRL or slime is followed too, but without engines.\n"
-    "\n"
     "  --into DIR           the checkpoint directory; made, with those above it, if "
     "it\n"
     "                       is not there\n"
@@ -43,9 +40,8 @@ static const char help[] =
     "  --id NAME            report under this name; default: host name and a hash of "
     "DIR\n"
     "  --no-report          do not report\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
-    "that\n"
-    "                       of slime\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
+    "  --base CKPT          the checkpoint behind a version 0 that was not "
+    "uploaded\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
     "  --listen HOST:PORT   serve /status, /metrics, /healthz and a page "
     "here\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json               one JSON object a line for each event\n"
@@ -177,10 +173,9 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
         dw_status status = cli_check_signal(err);
         if (status == DW_OK)
             status = dw_rollout_open(&f->rollout, f->store, &f->follow, &options, err);
-        if (status != DW_UNAVAILABLE && status != DW_NOT_FOUND)
+        if (status != DW_UNAVAILABLE &&
+            (status != DW_NOT_FOUND || cli_is_foreign(f->store, NULL)))
             return status;
-        if (cli_peer_found(&f->peer, f->store, err))
-            return DW_OK;
         cli_outage_add(&f->outage, f->session, err);
         dw_agent_report_error(f->agent, err);
         cli_outage_sleep(&f->outage);
@@ -203,11 +198,8 @@ static int run(cli_follow *f)
     f->outage.max_wait = f->interval;
     f->follow.trust = cli_keys_trust(&f->keys);
     dw_status status = open_rollout(f, &err);
-    if (f->peer) {
-        int exit_code = cli_peer_follow(f->peer, f);
-        dw_peer_close(f->peer);
-        return exit_code;
-    }
+    if (status == DW_NOT_FOUND)
+        return cli_open_fail(f->session, f->store, &err, f->url);
     if (status == DW_OK) {
         dw_follow_report totals;
         f->follower = dw_rollout_follower(f->rollout);

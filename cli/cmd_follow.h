@@ -30,7 +30,6 @@ typedef struct cli_follow {
     dw_store *store;
     dw_rollout *rollout;
     dw_follower *follower; /* the rollout's */
-    dw_peer *peer;         /* another system's versions, in place of a stream; or NULL */
     dw_agent *agent;       /* NULL: none */
     cli_outage outage;
     bool is_by_command; /* the last error: the command failed */

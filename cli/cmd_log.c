@@ -8,7 +8,6 @@
 #include "command_line.h"
 #include "commands.h"
 #include "json_out.h"
-#include "peer_verbs.h"
 #include "print.h"
 #include "progress_bar.h"
 #include "stream_info.h"
@@ -19,15 +18,13 @@ static const char help[] =
     "\n"
     "Lists the versions of a stream, newest first: the weights each changed, its size, "
     "the\n"
-    "shortcuts to it (anchors and folds), its signer. For versions of TRL or slime:\n"
-    "the version each starts from, its encoding and its checksums.\n"
+    "shortcuts to it (anchors and folds), its signer.\n"
     "\n"
     "  -n N                 at most so many; default 20, 0: "
     "all\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
     "\n"
     "  deltawire log s3://bucket/run\n"
-    "  deltawire log s3://bucket/run -n 0 --json\n"
-    "  deltawire log hf://buckets/org/trl-run\n";
+    "  deltawire log s3://bucket/run -n 0 --json\n";
 
 #define N_DEFAULT      20
 #define SHORT_DIGITS   8
@@ -281,12 +278,9 @@ int dw_cmd_log(int argc, char **argv)
     }
     cli_expect_arguments(&s, argc, 1, 1);
     stream.url = argv[optind];
-    dw_peer *peer;
-    int exit_code = cli_stream_or_peer(&stream, &peer, &s);
+    int exit_code = cli_stream_open(&stream, &s);
     if (exit_code == 0)
-        exit_code = peer ? cli_peer_log(peer, &s, stream.url, n_most)
-                         : print_log(&stream, n_most, &s);
-    dw_peer_close(peer);
+        exit_code = print_log(&stream, n_most, &s);
     cli_stream_close(&stream);
     return exit_code;
 }

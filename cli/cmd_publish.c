@@ -7,7 +7,6 @@
 #include "commands.h"
 #include "fail.h"
 #include "json_out.h"
-#include "peer_options.h"
 #include "print.h"
 #include "stream_info.h"
 #include "stream_open.h"
@@ -47,22 +46,16 @@ static const char help[] =
     "  --anchor-factor F    upload the whole model if the deltas since the last one\n"
     "                       have more than F times its bytes (0.1); 0: never\n"
     "  --max-object SIZE    the largest object of a delta "
-    "(32 MiB)\n" CLI_WITH_HELP CLI_QUANTIZE_HELP
-    "  --as FORMAT          write versions for the readers of trl or slime "
-    "instead;\n"
-    "                       with --base-ckpt CKPT if engines have that as version "
-    "0\n" CLI_PEER_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
+    "(32 MiB)\n" CLI_WITH_HELP CLI_QUANTIZE_HELP CLI_STORE_HELP
+    "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
     "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
     "  deltawire publish s3://bucket/run-fp8 ckpt/ --quantize fp8-block\n"
-    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n"
-    "  deltawire publish s3://bucket/sync ckpt/ --as slime --base-ckpt model/\n";
+    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n";
 
 typedef struct arguments {
     cli_publish publish;
-    cli_peer_options peer;
-    const char *not_for_peers; /* the last option given that only our streams know */
     const char *checkpoint;
     const char *watch;
 } arguments;
@@ -117,28 +110,6 @@ static void check(const arguments *a, const cli_session *s, bool base)
                         "--step: with --watch the step comes from the checkpoint's name");
     if (a->publish.notes && strlen(a->publish.notes) > 4096)
         cli_usage_error(s, "--notes: at most 4096 bytes");
-}
-
-static void check_peer(arguments *a, const cli_session *s)
-{
-    dw_peer_format format;
-    if (!a->peer.as) {
-        if (cli_peer_options_given(&a->peer))
-            cli_usage_error(s,
-                            "--trl, --codec, --checksum, --whole-every and --max-shard "
-                            "go only with --as");
-        return;
-    }
-    if (!dw_peer_format_from_name(&format, a->peer.as))
-        cli_usage_error(s, "--as: '%s' is none of trl, slime", a->peer.as);
-    if (a->not_for_peers)
-        cli_usage_error(s, "--%s: other systems' formats have no place for it",
-                        a->not_for_peers);
-    a->publish.as_peer = true;
-    a->publish.peer = cli_peer_options_read(&a->peer, s, format);
-    a->publish.peer.base = a->publish.options.base;
-    if (format == DW_PEER_TRL && a->publish.peer.base)
-        cli_usage_error(s, "--base-ckpt: TRL's versions begin with a whole one");
 }
 
 static unsigned parse_unsigned(const cli_session *s, const char *option, const char *text)
@@ -227,25 +198,9 @@ static void take_option(arguments *a, const cli_session *s, int option)
         a->watch = optarg;
         break;
     default:
-        if (!cli_peer_option(&a->peer, option) &&
-            !cli_quantize_option(&p->quantize, s, option) &&
+        if (!cli_quantize_option(&p->quantize, s, option) &&
             !cli_with_option(&p->with, s, option))
             cli_store_option(&p->store, s, option);
-    }
-}
-
-/* Options that only work for a deltawire stream. */
-static bool is_for_streams(int option)
-{
-    switch (option) {
-    case BASE_CKPT:
-    case BASELINE:
-    case WATCH:
-        return false;
-    default:
-        return (option >= CLI_OPT_OWN && option <= MAX_OBJECT) ||
-               option == CLI_OPT_QUANTIZE || option == CLI_OPT_WITH ||
-               option == CLI_OPT_WITHOUT || cli_keys_takes(option);
     }
 }
 
@@ -270,7 +225,6 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
         {"watch", required_argument, NULL, WATCH},
         CLI_WITH_OPTIONS,
         CLI_QUANTIZE_OPTIONS,
-        CLI_PEER_OPTIONS,
         CLI_STORE_OPTIONS,
         CLI_COMMON_OPTIONS,
     };
@@ -281,15 +235,11 @@ static void parse(arguments *a, cli_session *s, int argc, char **argv)
     dw_publish_options_init(&a->publish.options);
     for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
         base |= option == BASE;
-        for (const struct option *o = options; is_for_streams(option) && o->name; o++)
-            if (o->val == option)
-                a->not_for_peers = o->name;
         take_option(a, s, option);
     }
     cli_expect_arguments(s, argc, a->watch ? 1 : 2, a->watch ? 1 : 2);
     a->publish.options.quantize = cli_quantize_read(&a->publish.quantize, s);
     check(a, s, base);
-    check_peer(a, s);
     a->publish.options.n_threads = s->n_threads;
     a->publish.url = argv[optind];
     a->checkpoint = a->watch ? NULL : argv[optind + 1];
@@ -321,10 +271,8 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_count(object, "model_bytes", done->n_model_bytes);
         cli_json_real(object, "ratio",
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
-        if (!done->as_peer) {
-            cli_json_count(object, "diff_ms", r->diff_ms);
-            cli_json_count(object, "upload_ms", r->upload_ms);
-        }
+        cli_json_count(object, "diff_ms", r->diff_ms);
+        cli_json_count(object, "upload_ms", r->upload_ms);
         cli_json_count(object, "total_ms", r->total_ms);
         if (r->restarted)
             json_object_set_new(object, "restart", json_true());
@@ -428,7 +376,7 @@ static int publish_one(const arguments *a, const cli_session *s)
     dw_error err;
     cli_published done;
     dw_status status = cli_publish_once(p, s, a->checkpoint, &done, &err);
-    if (status != DW_OK && (!done.opened || done.changed || p->as_peer))
+    if (status != DW_OK && (!done.opened || done.changed))
         return cli_fail(s, &err, done.opened ? p->url : a->checkpoint, NULL);
     if (status != DW_OK)
         return cli_stream_fail(s, &err, p->url);

@@ -2,7 +2,6 @@
 #ifndef CLI_CMD_PUBLISH_H
 #define CLI_CMD_PUBLISH_H
 
-#include <deltawire/peer_publish.h>
 #include <deltawire/publish.h>
 
 #include "checkpoint_read.h"
@@ -17,12 +16,10 @@ typedef struct cli_publish {
     cli_keys keys; /* loaded */
     dw_publish_options options;
     cli_quantize quantize; /* options.quantize points to its options */
-    bool as_peer; /* --as: another system's format, and PEER instead of OPTIONS */
-    dw_peer_publish_options peer;
-    const char *fork_url; /* --fork, without @N; or NULL */
-    const char *baseline; /* --baseline, or NULL: in the user's cache */
-    cli_with with;        /* companion files */
-    const char *step;     /* or NULL */
+    const char *fork_url;  /* --fork, without @N; or NULL */
+    const char *baseline;  /* --baseline, or NULL: in the user's cache */
+    cli_with with;         /* companion files */
+    const char *step;      /* or NULL */
     const char *notes;
     bool skip_same;       /* publish nothing if the head has these weights */
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
@@ -38,7 +35,6 @@ typedef struct cli_published {
     bool opened;       /* the checkpoint could be opened; an error came later */
     bool files_failed; /* its companion files cannot be read */
     bool changed;  /* it failed because the checkpoint was written to while it was read */
-    bool as_peer;  /* written for another system: there is one time for diff and upload */
     bool created;  /* the stream is new, and this is its version 0 */
     bool skipped;  /* skip_same: it was published already ... */
     uint64_t same; /* ... as this version; the report's is the head */
@@ -57,16 +53,6 @@ char *cli_publish_cache_dir(const cli_publish *p, dw_error *err);
 /* Publishes the checkpoint. *OUT is filled as far as it went. */
 dw_status cli_publish_once(const cli_publish *p, const cli_session *s,
                            const char *checkpoint, cli_published *out, dw_error *err);
-
-/* The same for another system's format, with everything opened. */
-dw_status cli_publish_peer(const cli_publish *p, const cli_session *s, dw_store *store,
-                           const cli_weights *weights, const char *baseline,
-                           cli_published *out, dw_error *err);
-
-/* Publishes. If the version is damaged when it is read back, reads it once more. If it is
- * still damaged, removes it and writes it again. */
-dw_status cli_publish_proven(dw_peer_publisher *publisher, uint64_t version,
-                             dw_peer_publish_report *report, dw_error *err);
 
 /* Publishes each complete checkpoint under DIR until a signal asks to stop. Returns the
  * exit code. */

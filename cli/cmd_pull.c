@@ -5,7 +5,6 @@
 #include "command_line.h"
 #include "commands.h"
 #include "json_out.h"
-#include "peer_verbs.h"
 #include "print.h"
 #include "progress_bar.h"
 #include "snapshot_options.h"
@@ -28,21 +27,16 @@ static const char help[] =
     "of\n"
     "the tokenizer, are installed in DIR. Files of your own in DIR are never replaced.\n"
     "\n"
-    "A bucket or directory of TRL or slime is read too. If its format leaves\n"
-    "something unchecked, pull says so.\n"
-    "\n"
     "  --into DIR           the checkpoint directory; made, with those above it, if "
     "it\n"
     "                       is not there\n"
     "  --at N               the version; default: the newest\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded, as "
-    "that\n"
-    "                       of slime\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
+    "  --base CKPT          the checkpoint behind a version 0 that was not "
+    "uploaded\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
     "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire pull s3://bucket/run --into model/\n"
-    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n"
-    "  deltawire pull /shared/slime-deltas --into model/ --base Qwen3-4B/\n";
+    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n";
 
 typedef struct arguments {
     const char *url;
@@ -109,20 +103,6 @@ static void print_report(const arguments *a, const cli_session *s,
     cli_sync_report_line(report, seconds);
 }
 
-/* There is no deltawire stream: pulls another system's versions, or reports the error. */
-static int pull_peer(const arguments *a, const cli_session *s, dw_store *store,
-                     const dw_error *err)
-{
-    dw_peer *peer;
-    if (!cli_peer_found(&peer, store, err))
-        return cli_stream_fail(s, err, a->url);
-    int exit_code = cli_peer_check_trust(peer, s, &a->keys, a->url);
-    if (exit_code == 0)
-        exit_code = cli_peer_pull(peer, s, a->url, &a->follow, a->goal);
-    dw_peer_close(peer);
-    return exit_code;
-}
-
 static int pull(arguments *a, const cli_session *s, dw_store *store)
 {
     dw_error err;
@@ -156,7 +136,7 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
         print_report(a, s, follower, &report, cli_now() - bar.t_start, warnings);
     dw_follower_close(follower);
     json_decref(warnings);
-    return status == DW_OK ? 0 : pull_peer(a, s, store, &err);
+    return status == DW_OK ? 0 : cli_open_fail(s, store, &err, a->url);
 }
 
 int dw_cmd_pull(int argc, char **argv)

@@ -175,7 +175,8 @@ static bool is_passing(const server *v, dw_status status)
 {
     if (status == DW_CANCELLED || status == DW_INVALID)
         return false;
-    return v->stream.stream || status == DW_UNAVAILABLE || status == DW_NOT_FOUND;
+    return v->stream.stream || status == DW_UNAVAILABLE ||
+           (status == DW_NOT_FOUND && !cli_is_foreign(v->stream.store, NULL));
 }
 
 static dw_status serve(server *v, dw_error *err)
@@ -203,7 +204,7 @@ static int run(server *v)
     dw_status status = serve(v, &err);
     dw_agent_stop(v->agent);
     if (status != DW_CANCELLED)
-        return cli_stream_fail(v->s, &err, v->stream.url);
+        return cli_open_fail(v->s, v->stream.store, &err, v->stream.url);
     /* a signal is the normal end */
     if (v->s->json) {
         json_t *object = json_object();

@@ -10,7 +10,6 @@
 #include "commands.h"
 #include "fail.h"
 #include "json_out.h"
-#include "peer_verbs.h"
 #include "print.h"
 #include "progress_bar.h"
 #include "sha256.h"
@@ -32,23 +31,19 @@ static const char help[] =
     "\n"
     "For a stream (a URL, or a directory with stream.json) it reads and checks every\n"
     "record and every object that is kept, decodes every version from the one before,\n"
-    "and names the first that does not decode. It checks versions of TRL and slime\n"
-    "as far as their formats allow. It writes nothing to the store.\n"
+    "and names the first that does not decode. It writes nothing to the store.\n"
     "\n"
     "  --sha256             also SHA-256 over all tensor bytes in order of their "
     "names\n"
     "  --base CKPT          a stream that starts from a checkpoint: prove that this is "
-    "it;\n"
-    "                       or the model that the versions of slime start "
-    "from\n"
+    "it\n"
     "  --no-decode          check only records and objects of a stream: needs no room\n"
     "  --work DIR           room for a copy of the model; default: "
     "TMPDIR\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
     "\n"
     "  deltawire verify model/\n"
     "  deltawire verify model/ step_000007.safetensors\n"
-    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n"
-    "  deltawire verify /shared/slime-deltas --base Qwen3-4B/\n";
+    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n";
 
 /* The checkpoint's version, relative to the delta. */
 typedef enum standing {
@@ -309,7 +304,7 @@ int dw_cmd_verify(int argc, char **argv)
     cli_expect_arguments(&s, argc, 1, 2);
     const char *path = argv[optind];
     const char *delta_path = argc - optind == 2 ? argv[optind + 1] : NULL;
-    if (cli_is_stream(path) || cli_peer_is_dir(path)) {
+    if (cli_is_stream(path)) {
         if (delta_path || with_sha256)
             cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
                             path);

@@ -103,17 +103,17 @@ static dw_status next_of_stream(cli_source *s, uint64_t after, uint64_t *version
 static dw_status first_of_peer(cli_source *s, const uint64_t *versions, size_t n,
                                uint64_t *version, dw_error *err)
 {
-    dw_peer_version_info info;
+    uint64_t base;
     for (size_t i = 0; i < n; i++) {
-        dw_status status = dw_peer_version(s->peer, versions[i], &info, err);
+        dw_status status = dw_peer_version_base(s->peer, versions[i], &base, err);
         if (status != DW_OK)
             return status;
-        if (info.base == DW_NO_VERSION) {
+        if (base == DW_NO_VERSION) {
             *version = versions[i];
             return DW_OK;
         }
         if (s->base && i == 0) {
-            s->base_version = *version = info.base;
+            s->base_version = *version = base;
             return DW_OK;
         }
     }

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "cmd_publish.h"
 #include "mirror.h"
 #include "path.h"
 #include "progress_bar.h"
@@ -410,6 +409,22 @@ static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
     return status;
 }
 
+/* Publishes. If the version is damaged when it is read back, reads it once more. If it is
+ * still damaged, removes it and writes it again. */
+static dw_status publish_proven(dw_peer_publisher *publisher, uint64_t version,
+                                dw_peer_publish_report *report, dw_error *err)
+{
+    dw_peer_publish_report again;
+    dw_status status = dw_peer_publisher_publish(publisher, version, report, err);
+    if (status != DW_CORRUPT)
+        return status;
+    status = dw_peer_publisher_publish(publisher, version, &again, err);
+    /* if the second read found it good, the first report is right */
+    if (status == DW_OK && !again.was_there)
+        *report = again;
+    return status;
+}
+
 static dw_status write_peer(cli_target *t, const cli_source *source,
                             const dw_progress *progress, cli_mirrored *out, dw_error *err)
 {
@@ -420,7 +435,7 @@ static dw_status write_peer(cli_target *t, const cli_source *source,
     out->version = out->from_version;
     out->is_compared = true;
     dw_peer_publish_report report;
-    status = cli_publish_proven(t->peer_publisher, out->from_version, &report, err);
+    status = publish_proven(t->peer_publisher, out->from_version, &report, err);
     out->is_whole = report.is_whole;
     out->was_there = report.was_there;
     out->n_changed = report.n_changed;

@@ -1,5 +1,4 @@
-/* Options of the verbs that write other systems' formats: --as and the options that go
- * with it. */
+/* Options of mirror for what it writes: --as and the options that go with it. */
 #ifndef CLI_PEER_OPTIONS_H
 #define CLI_PEER_OPTIONS_H
 

@@ -116,10 +116,9 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
  * error. */
 static char *default_baseline(const cli_publish *p, const dw_store *store, dw_error *err)
 {
-    /* another server or another format makes it another stream */
-    const char *place[] = {dw_store_url(store), p->store.endpoint,
-                           dw_peer_format_name(p->peer.format)};
-    return cli_cache_dir("baselines", place, p->as_peer ? 3 : 2, "--baseline", err);
+    /* another server makes it another stream */
+    const char *place[] = {dw_store_url(store), p->store.endpoint};
+    return cli_cache_dir("baselines", place, 2, "--baseline", err);
 }
 
 char *cli_publish_cache_dir(const cli_publish *p, dw_error *err)
@@ -352,7 +351,7 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
 {
     cli_cache_state state;
     dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
-    if (status == DW_OK && !state.is_new && state.same_parent && !p->as_peer &&
+    if (status == DW_OK && !state.is_new && state.same_parent &&
         p->expect_head == DW_NO_VERSION) {
         if (is_removed(store)) {
             status = cli_cache_set_aside(dir, err);
@@ -378,12 +377,8 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     const char *baseline = p->baseline ? p->baseline : own;
     dw_status status = own ? prepare_cache(p, s, store, own, &is_new, err)
                            : cli_path_make_directories(baseline, err);
-    if (status == DW_OK && p->as_peer)
-        status = cli_publish_check_room(p, store, false, weights, baseline,
-                                        &out->without_folds, err);
     if (status == DW_OK)
-        status = p->as_peer ? cli_publish_peer(p, s, store, weights, baseline, out, err)
-                            : publish_weights(p, s, store, weights, baseline, out, err);
+        status = publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)
         announce_copies(p, s, out, own);
     if (status == DW_OK && own) /* the version is published even if the note fails */
@@ -406,7 +401,7 @@ dw_status cli_publish_once(const cli_publish *given, const cli_session *s,
         return status;
     out->opened = true;
     count_weights(out, &weights);
-    if (!p->as_peer && !p->leave_files)
+    if (!p->leave_files)
         status = cli_files_load(&files, &with_files.options, &p->with, checkpoint, err);
     if (files && !p->skip_same) /* a watch would repeat it for each checkpoint */
         cli_with_warn(&p->with, &with_files.options, s);

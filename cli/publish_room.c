@@ -14,7 +14,7 @@
 
 bool cli_publish_folds(const cli_publish *p)
 {
-    return !p->as_peer && p->options.folds[0] > 0;
+    return p->options.folds[0] > 0;
 }
 
 /* The bytes of a version of these weights, as they are published. */
@@ -71,9 +71,8 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
     const bool has_copy =
         holds(dir, "model.safetensors") || holds(dir, ".deltawire/state.json");
     const bool wants_second = cli_publish_folds(p) && !holds(dir, ".deltawire/folds");
-    const bool writes_first = is_new && !p->as_peer &&
-                              p->options.first == DW_FIRST_ANCHOR &&
-                              is_same_disk(store, dir);
+    const bool writes_first =
+        is_new && p->options.first == DW_FIRST_ANCHOR && is_same_disk(store, dir);
     const uint64_t n_model = model_bytes(p, weights);
     const uint64_t n_needed = n_model * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
     *without_folds = false;

@@ -243,36 +243,6 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
 
 /* ---- the watch ---- */
 
-/* Whether the store has a version of another system. */
-static dw_status has_peer_version(bool *has, const cli_publish *p, dw_error *err)
-{
-    dw_store *store = NULL;
-    dw_peer *peer = NULL;
-    const uint64_t *versions;
-    size_t n = 0;
-    dw_status status = cli_store_open_at(&store, p->url, &p->store, err);
-    if (status == DW_OK)
-        status = dw_peer_open(&peer, store, err);
-    if (status == DW_OK)
-        status = dw_peer_list(peer, &versions, &n, err);
-    *has = n > 0;
-    dw_peer_close(peer);
-    dw_store_close(store);
-    return status == DW_NOT_FOUND ? DW_OK : status;
-}
-
-/* Peers' versions carry no training step. If there are any, assume that the checkpoints
- * in DIR were published, except perhaps the newest, which covers the others. */
-static void skip_all_but_newest(cli_watch *watch)
-{
-    uint64_t newest = 0;
-    for (size_t i = 0; i < watch->n_items; i++)
-        if (watch->items[i].has_step && watch->items[i].step > newest)
-            newest = watch->items[i].step;
-    if (newest > 0)
-        cli_watch_skip(watch, newest - 1);
-}
-
 /* Marks the checkpoints that the stream already has. */
 static dw_status skip_published(cli_watch *watch, cli_publish *p, dw_error *err)
 {
@@ -292,15 +262,6 @@ static dw_status skip_published(cli_watch *watch, cli_publish *p, dw_error *err)
     dw_stream_close(stream);
     dw_store_close(store);
     return status == DW_NOT_FOUND ? DW_OK : status;
-}
-
-static dw_status skip_published_as_peer(cli_watch *watch, cli_publish *p, dw_error *err)
-{
-    bool has_any = false;
-    dw_status status = has_peer_version(&has_any, p, err);
-    if (status == DW_OK && has_any)
-        skip_all_but_newest(watch);
-    return status;
 }
 
 /* Handles the checkpoints that exist when the watch begins. */
@@ -331,8 +292,7 @@ static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
 {
     dw_status status = cli_watch_look(watch, err);
     while (status == DW_OK &&
-           (status = p->as_peer ? skip_published_as_peer(watch, p, err)
-                                : skip_published(watch, p, err)) == DW_UNAVAILABLE) {
+           (status = skip_published(watch, p, err)) == DW_UNAVAILABLE) {
         cli_outage_add(outage, s, err);
         cli_outage_sleep(outage);
         status = cli_signal() ? cli_check_signal(err) : cli_watch_look(watch, err);

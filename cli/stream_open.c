@@ -6,10 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <deltawire/checkpoint.h>
+#include <deltawire/peer.h>
+
+#include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "fail.h"
-#include "peer_verbs.h"
 #include "print.h"
 
 static unsigned parse_timeout_ms(const cli_session *s, const char *text)
@@ -45,6 +48,31 @@ static bool has_scheme(const char *text)
     return true;
 }
 
+bool cli_is_foreign(dw_store *store, const char **system)
+{
+    dw_peer_format format;
+    if (dw_peer_detect(store, &format, NULL) != DW_OK)
+        return false;
+    if (system)
+        *system = dw_peer_format_name(format);
+    return true;
+}
+
+static bool is_foreign_dir(const char *path)
+{
+    dw_store *store;
+    dw_checkpoint *ckpt;
+    if (dw_checkpoint_open(&ckpt, path, DW_CHECKPOINT_READ, NULL) == DW_OK) {
+        dw_checkpoint_close(ckpt); /* the directory may hold other files */
+        return false;
+    }
+    if (dw_store_open(&store, path, NULL, NULL) != DW_OK)
+        return false;
+    const bool is_foreign = cli_is_foreign(store, NULL);
+    dw_store_close(store);
+    return is_foreign;
+}
+
 bool cli_is_stream(const char *text)
 {
     if (has_scheme(text))
@@ -52,7 +80,7 @@ bool cli_is_stream(const char *text)
     char *record = dw_join_path(text, "stream.json");
     bool is_stream = record && access(record, F_OK) == 0;
     dw_free(record);
-    return is_stream;
+    return is_stream || is_foreign_dir(text);
 }
 
 const char *cli_store_path(const char *url)
@@ -110,39 +138,30 @@ dw_status cli_store_open_fork(void *context, dw_store **out, const char *url,
     return cli_store_open_at(out, url, beside ? opener->options : &elsewhere, err);
 }
 
-/* If the store was opened but has no stream, *ERR has the reason. */
-static int open_stream(cli_stream *stream, const cli_session *s, dw_error *err)
+int cli_stream_open(cli_stream *stream, const cli_session *s)
 {
-    err->code = DW_OK;
+    dw_error err;
     int exit_code = cli_keys_load(&stream->keys, s);
     if (exit_code == 0)
         exit_code = cli_store_open(&stream->store, s, stream->url, &stream->options);
     if (exit_code != 0)
         return exit_code;
     dw_trust trust = cli_keys_trust(&stream->keys);
-    dw_stream_open(&stream->stream, stream->store, &trust, err);
-    return 0;
+    return dw_stream_open(&stream->stream, stream->store, &trust, &err) == DW_OK
+               ? 0
+               : cli_open_fail(s, stream->store, &err, stream->url);
 }
 
-int cli_stream_open(cli_stream *stream, const cli_session *s)
+int cli_open_fail(const cli_session *s, dw_store *store, const dw_error *err,
+                  const char *url)
 {
-    dw_error err;
-    int exit_code = open_stream(stream, s, &err);
-    if (exit_code != 0 || stream->stream)
-        return exit_code;
-    return cli_stream_fail(s, &err, stream->url);
-}
-
-int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s)
-{
-    dw_error err;
-    *peer = NULL;
-    int exit_code = open_stream(stream, s, &err);
-    if (exit_code != 0 || stream->stream)
-        return exit_code;
-    if (cli_peer_found(peer, stream->store, &err))
-        return cli_peer_check_trust(*peer, s, &stream->keys, stream->url);
-    return cli_stream_fail(s, &err, stream->url);
+    const char *system;
+    dw_error foreign;
+    if (err->code != DW_NOT_FOUND || !cli_is_foreign(store, &system))
+        return cli_stream_fail(s, err, url);
+    dw_fail(&foreign, DW_UNSUPPORTED, url,
+            "these are versions of %s, not a deltawire stream", system);
+    return cli_fail(s, &foreign, url, "deltawire mirror %s OURS", url);
 }
 
 void cli_stream_close(cli_stream *stream)

@@ -5,7 +5,6 @@
 
 #include <stdbool.h>
 
-#include <deltawire/peer.h>
 #include <deltawire/store.h>
 #include <deltawire/stream.h>
 
@@ -33,7 +32,7 @@ enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT
 bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
 
 /* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
- * stream in it. */
+ * stream, or another system's versions, in it. */
 bool cli_is_stream(const char *text);
 
 /* The directory of a store whose URL, from dw_store_url, is file://DIR; else NULL. */
@@ -72,9 +71,14 @@ typedef struct cli_stream {
  * code of the error it reported. */
 int cli_stream_open(cli_stream *stream, const cli_session *s);
 
-/* The same. If there are another system's versions in place of a stream, sets *PEER,
- * which the caller closes first; else it is NULL. */
-int cli_stream_or_peer(cli_stream *stream, dw_peer **peer, const cli_session *s);
+/* Whether STORE holds versions of another system in place of a stream; *SYSTEM, which may
+ * be NULL, takes its name. Only mirror reads them. */
+bool cli_is_foreign(dw_store *store, const char **system);
+
+/* Reports ERR, for which no stream could be opened in STORE, or that another system's
+ * versions are there. Returns the exit code. */
+int cli_open_fail(const cli_session *s, dw_store *store, const dw_error *err,
+                  const char *url);
 
 /* Closes both and frees the keys. */
 void cli_stream_close(cli_stream *stream);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "fail.h"
 #include "json_out.h"
-#include "peer_verbs.h"
 #include "print.h"
 #include "progress_bar.h"
 #include "stream_info.h"
@@ -208,15 +207,11 @@ static int check_base(const cli_stream *stream, const cli_session *s, const char
 int cli_verify_stream(cli_stream *stream, const cli_session *s,
                       const cli_verify_options *options)
 {
-    dw_peer *peer = NULL;
-    int exit_code = cli_stream_or_peer(stream, &peer, s);
-    if (exit_code == 0 && peer)
-        exit_code = cli_peer_verify(peer, s, stream->url, options->base);
-    else if (exit_code == 0 && options->base)
+    int exit_code = cli_stream_open(stream, s);
+    if (exit_code == 0 && options->base)
         exit_code = check_base(stream, s, options->base);
-    if (exit_code == 0 && !peer)
+    if (exit_code == 0)
         exit_code = run_sweep(stream, s, options);
-    dw_peer_close(peer);
     cli_stream_close(stream);
     return exit_code;
 }

@@ -8,9 +8,9 @@
 #include "stream_open.h"
 
 typedef struct cli_verify_options {
-    const char *base; /* the checkpoint behind a version 0 that is not in the stream, or
-                         that the versions of slime start from; or NULL */
-    bool no_decode;   /* for deltawire streams: check only records and objects */
+    const char *base; /* the checkpoint behind a version 0 that is not in the stream; or
+                         NULL */
+    bool no_decode;   /* check only records and objects */
     const char *work; /* takes a copy of the model; NULL: TMPDIR */
 } cli_verify_options;
 

@@ -5,13 +5,11 @@
  *
  *     dw_peer_detect         finds the format
  *     dw_peer_list           lists the versions
- *     dw_peer_version        reads the record of one
- *     dw_peer_verify         reads and checks all
+ *     dw_peer_version_base   reads which version one starts from
  *     dw_peer_replica_sync   brings a checkpoint directory to a version
  *
  * These formats guarantee less than a stream. All that a format allows to check is
- * checked before a byte of the weights changes. The rest is named in reports and notes.
- * docs/PEERS.md has the list.
+ * checked before a byte of the weights changes. docs/PEERS.md lists the rest.
  */
 #ifndef DELTAWIRE_PEER_H
 #define DELTAWIRE_PEER_H
@@ -52,82 +50,23 @@ DW_API dw_peer_format dw_peer_get_format(const dw_peer *peer);
 DW_API dw_status dw_peer_list(dw_peer *peer, const uint64_t **versions,
                               size_t *n_versions, dw_error *err);
 
-/* Strings live until the next call with the same peer. */
-typedef struct dw_peer_version_info {
-    uint64_t version;
-    uint64_t base; /* the version it starts from; DW_NO_VERSION: it has all weights */
-    bool base_is_named; /* false: the format has no base; it is the version before */
-    bool is_partial;    /* an anchor without some tensors: they are those of BASE */
-    uint64_t n_objects;
-    uint64_t n_bytes;     /* of the objects that hold weights */
-    int64_t modified_ms;  /* the store's time of its record; 0: not known */
-    const char *encoding; /* "whole", "raw", "gap_delta", "xor", "overwrite"; or the
-                             record's own word, if this library does not know it */
-    const char *checksum; /* "xxh3-128", "adler32", "blake3", "digest" (files in TRL's
-                             layout that deltawire wrote); NULL: none */
-} dw_peer_version_info;
-
-/* Reads the record of a listed version: TRL's header or slime's index.
- * Keeps it, and reads it again if its size or time in the store changes. DW_NOT_FOUND if
- * there is no such version. */
-DW_API dw_status dw_peer_version(dw_peer *peer, uint64_t version,
-                                 dw_peer_version_info *out, dw_error *err);
-
-/* ---- checking ----------------------------------------------------------------- */
-
-/* Takes a line for people about something that a format cannot express. */
-typedef void (*dw_peer_note_fn)(void *context, const char *note);
-
-typedef struct dw_peer_verify_options {
-    size_t struct_bytes;   /* set by dw_peer_verify_options_init */
-    const char *base;      /* the checkpoint that the first version of slime starts
-                              from. Without it their checksums, which are of whole tensors,
-                              cannot be compared until a whole version comes */
-    const char *spool_dir; /* for a copy of the model; NULL: TMPDIR */
-    unsigned n_threads;
-    dw_fault_fn fault; /* each fault; may be NULL */
-    dw_peer_note_fn note;
-    void *context; /* of both */
-    dw_progress progress;
-} dw_peer_verify_options;
-
-DW_API void dw_peer_verify_options_init_sized(dw_peer_verify_options *options,
-                                              size_t struct_bytes);
-#define dw_peer_verify_options_init(options)                                             \
-    dw_peer_verify_options_init_sized(options, sizeof *(options))
-
-typedef struct dw_peer_verify_report {
-    uint64_t n_versions;
-    uint64_t n_replayed; /* versions that were decoded, in memory */
-    uint64_t n_objects;
-    uint64_t n_bytes;
-    uint64_t n_checked; /* tensors whose checksum was compared with their new weights */
-    uint64_t n_missing; /* TRL: numbers that have no file */
-    uint64_t n_faults;
-    uint64_t reserved[4];
-} dw_peer_verify_report;
-
-/* Reads every object of every version. Checks that each parses, that no base is missing,
- * and that positions and sizes fit the model. If there are weights to start from, it
- * compares the checksums. If there are faults it returns the code of the first. REPORT
- * may be NULL. */
-DW_API dw_status dw_peer_verify(dw_peer *peer, const dw_peer_verify_options *options,
-                                dw_peer_verify_report *report, dw_error *err);
+/* The version that a listed version starts from; DW_NO_VERSION: it has all weights. For
+ * an anchor of TRL that lacks some tensors it is the version before. Reads TRL's header
+ * or slime's index, keeps it, and reads it again if its size or time in the store
+ * changes. DW_NOT_FOUND if there is no such version. */
+DW_API dw_status dw_peer_version_base(dw_peer *peer, uint64_t version, uint64_t *base,
+                                      dw_error *err);
 
 /* ---- a checkpoint directory that is kept at a version ------------------------- */
 
 typedef struct dw_peer_replica_options {
-    size_t struct_bytes;   /* set by dw_peer_replica_options_init */
-    const char *into;      /* as in dw_follow_options: it is created if it does not exist,
-                              filled if it is empty, and patched if it holds a version
-                              of this peer. Other contents are refused */
-    const char *base;      /* the checkpoint that the first version of slime starts
-                              from: their version 0, the engine's own model */
-    const char *spool_dir; /* for data that does not fit in memory; NULL: INTO */
+    size_t struct_bytes; /* set by dw_peer_replica_options_init */
+    const char *into;    /* as in dw_follow_options: it is created if it does not exist,
+                            filled if it is empty, and patched if it holds a version
+                            of this peer. Other contents are refused */
+    const char *base;    /* the checkpoint that the first version of slime starts
+                            from: their version 0, the engine's own model */
     unsigned n_threads;
-    unsigned reader_wait_ms; /* as in dw_follow_options */
-    dw_peer_note_fn note;    /* may be NULL */
-    void *note_context;
 } dw_peer_replica_options;
 
 DW_API void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
@@ -160,7 +99,6 @@ typedef struct dw_peer_sync_report {
     uint64_t n_bytes; /* fetched */
     uint64_t n_changed;
     uint64_t n_checked; /* tensors whose checksum was compared before they were written */
-    uint64_t n_missing; /* TRL: numbers without a file that were skipped */
     bool is_verified;   /* the format's checksum proved every tensor that was fetched, or
                            nothing was fetched */
     uint64_t reserved[4];

@@ -79,15 +79,6 @@ DW_API dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store
                                         dw_error *err);
 DW_API void dw_peer_publisher_close(dw_peer_publisher *publisher);
 
-/* The newest version in the store that this publisher knows of; DW_NO_VERSION if there is
- * none. If there is only a base, it is the base's version. */
-DW_API uint64_t dw_peer_publisher_version(const dw_peer_publisher *publisher);
-
-/* The weights of that version; no tensors if there is none. Valid until the next publish.
- */
-DW_API const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
-                                                   size_t *n_tensors);
-
 typedef struct dw_peer_publish_report {
     uint64_t version;
     bool is_whole;      /* the whole model was written */

@@ -63,7 +63,7 @@ static dw_status check(const void *bytes, const dw_tensor *old, const dw_payload
 
 /* ---- frames ---- */
 
-dw_status dw_payload_look(const dw_payload *p, const char *name, dw_error *err)
+static dw_status check_frame(const dw_payload *p, const char *name, dw_error *err)
 {
     size_t n = ZSTD_findFrameCompressedSize(p->packed, p->n_packed);
     if (ZSTD_isError(n) || n != p->n_packed)
@@ -76,7 +76,7 @@ dw_status dw_payload_look(const dw_payload *p, const char *name, dw_error *err)
 static dw_status unpack(void *into, size_t n_room, size_t *n, const dw_payload *p,
                         const char *name, dw_error *err)
 {
-    dw_status status = dw_payload_look(p, name, err);
+    dw_status status = check_frame(p, name, err);
     if (status != DW_OK)
         return status;
     /* a frame may declare more than it holds: only the room limits it */

@@ -42,8 +42,4 @@ typedef struct dw_payload {
 dw_status dw_payload_decode(void *into, const dw_tensor *old, const dw_payload *payload,
                             dw_error *err);
 
-/* Checks a payload of the tensor NAME without its old bytes: it must be one whole frame.
- */
-dw_status dw_payload_look(const dw_payload *payload, const char *name, dw_error *err);
-
 #endif

@@ -261,8 +261,8 @@ dw_status dw_peer_full_count(dw_peer *p, size_t *n_tensors, dw_error *err)
     return DW_OK;
 }
 
-dw_status dw_peer_version(dw_peer *p, uint64_t version, dw_peer_version_info *out,
-                          dw_error *err)
+dw_status dw_peer_version_base(dw_peer *p, uint64_t version, uint64_t *base,
+                               dw_error *err)
 {
     const dw_peer_record *r;
     const uint64_t *versions;
@@ -273,18 +273,7 @@ dw_status dw_peer_version(dw_peer *p, uint64_t version, dw_peer_version_info *ou
         status = dw_peer_full_count(p, &n_full, err);
     if (status == DW_OK)
         status = dw_peer_record_get(p, version, &r, err);
-    if (status != DW_OK)
-        return status;
-    *out = (dw_peer_version_info){
-        .version = version,
-        .base = dw_peer_base(p, r, n_full),
-        .base_is_named = p->format != DW_PEER_TRL,
-        .is_partial = r->is_whole && r->n_tensors < n_full,
-        .n_objects = r->n_files,
-        .n_bytes = r->n_bytes,
-        .modified_ms = r->listed.modified_ms,
-        .encoding = r->encoding,
-        .checksum = r->checksum_name[0] ? r->checksum_name : NULL,
-    };
-    return DW_OK;
+    if (status == DW_OK)
+        *base = dw_peer_base(p, r, n_full);
+    return status;
 }

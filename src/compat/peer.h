@@ -9,7 +9,6 @@
  *     step.c             a version, fetched, proven and ready to be applied
  *     peer_replica.c     a directory that is brought from version to version
  *     peer_route.c       the versions on its way
- *     peer_verify.c      checks all versions, in memory
  */
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H
@@ -22,7 +21,6 @@
 #define DW_PEER_RECORD_BYTES (16u << 20)  /* of an index; also of all kept records */
 #define DW_PEER_HEAD_BYTES   (256u << 10) /* of a TRL file, read for its header */
 #define DW_PEER_KEPT_RECORDS 16
-#define DW_PEER_WORD         48 /* a name of an encoding or checksum, with its NUL */
 
 typedef struct dw_peer_file {
     char key[DW_KEY_TEXT];
@@ -43,9 +41,7 @@ typedef struct dw_peer_record {
     uint64_t named_base; /* DW_NO_VERSION: it is whole, or the format names no base */
     dw_packing packing;
     dw_checksum checksum;
-    char encoding[DW_PEER_WORD];
-    char checksum_name[DW_PEER_WORD]; /* "": none */
-    char refusal[160];                /* why this library cannot read it; "": it can */
+    char refusal[160]; /* why this library cannot read it; "": it can */
     dw_peer_file *files;
     size_t n_files;
     dw_peer_entry *entries; /* by file, then name; TRL: none */
@@ -104,9 +100,7 @@ dw_status dw_peer_read_slime(dw_peer_record *out, const void *text, size_t n_byt
 dw_status dw_peer_list_files(dw_peer_record *record, const char *dir, const char *where,
                              dw_error *err);
 
-void dw_peer_set_word(char out[DW_PEER_WORD], const char *text);
-
-/* Sets the checksum and its name, or the refusal if it is not known. */
+/* Sets the checksum, or the refusal if it is not known. */
 void dw_peer_set_checksum(dw_peer_record *record, const char *name);
 
 /* Sets the refusal, unless it is already set. */

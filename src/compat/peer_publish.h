@@ -54,7 +54,16 @@ typedef struct dw_peer_job {
 /* Fills NEXT: the tensors sorted by name, with their current data. */
 void dw_peer_look_at_tensors(dw_peer_publisher *p);
 
+/* The newest version in the store that this publisher knows of; DW_NO_VERSION if there is
+ * none. If there is only a base, it is the base's version. */
+uint64_t dw_peer_publisher_version(const dw_peer_publisher *publisher);
+
 /* ---- the baseline ---- */
+
+/* The weights of that version; no tensors if there is none. Valid until the next publish.
+ */
+const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
+                                            size_t *n_tensors);
 
 /* Asks the store for its newest version. */
 dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);

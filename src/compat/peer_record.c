@@ -25,11 +25,6 @@ void dw_peer_record_free(dw_peer_record *r)
 
 /* ---- common to all formats ---- */
 
-void dw_peer_set_word(char out[DW_PEER_WORD], const char *text)
-{
-    snprintf(out, DW_PEER_WORD, "%.*s", DW_PEER_WORD - 1, text);
-}
-
 void dw_peer_refuse(dw_peer_record *r, const char *format, ...)
 {
     va_list args;
@@ -42,7 +37,6 @@ void dw_peer_refuse(dw_peer_record *r, const char *format, ...)
 
 void dw_peer_set_checksum(dw_peer_record *r, const char *name)
 {
-    dw_peer_set_word(r->checksum_name, name);
     if (!dw_checksum_from_name(&r->checksum, name))
         dw_peer_refuse(r,
                        "its checksums are %.40s, which is not supported; xxh3-128 and "

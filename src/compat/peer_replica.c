@@ -1,8 +1,6 @@
 #include "compat/peer_replica.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -16,20 +14,7 @@
 void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
                                         size_t struct_bytes)
 {
-    const dw_peer_replica_options defaults = {.reader_wait_ms = 10000};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
-void dw_peer_note(const dw_peer_replica *r, const char *format, ...)
-{
-    char text[DW_ERROR_TEXT_SIZE];
-    va_list args;
-    if (!r->note)
-        return;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    r->note(r->note_context, text);
+    dw_options_init(options, struct_bytes, NULL, 0);
 }
 
 /* ---- opening ---- */
@@ -47,19 +32,10 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     const size_t n = r->table->n_tensors;
     char stream[DW_ID_TEXT];
     dw_peer_stream_id(stream, r->peer->format);
-    if (!r->into) {
-        dw_status status =
-            dw_scratch_model_make(&r->scratch, table, n, r->spool_dir, err);
-        return status == DW_OK
-                   ? dw_weights_open_memory(&r->weights, table, n, r->scratch.tensors,
-                                            true, r->n_threads, err)
-                   : status;
-    }
     dw_follow_options options;
     dw_follow_options_init(&options);
     options.into = r->into;
     options.n_threads = r->n_threads;
-    options.reader_wait_ms = r->reader_wait_ms;
     dw_status status =
         dw_weights_open_dir(&r->weights, table, n, NULL, &options, false, err);
     if (status == DW_OK && is_unknown(r->weights)) {
@@ -83,10 +59,6 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
                        "this %s one. Name another directory",
                        at->version, dw_peer_format_name(r->peer->format));
     status = dw_weights_accept(r->weights, err);
-    if (status == DW_OK && dw_weights_n_private(r->weights) > 0)
-        dw_peer_note(
-            r, "%s: %" PRIu64 " weight files were links, and are private copies now",
-            r->into, dw_weights_n_private(r->weights));
     return status == DW_OK ? dw_weights_forget_next(r->weights, err) : status;
 }
 
@@ -94,7 +66,6 @@ static void forget_weights(dw_peer_replica *r)
 {
     dw_weights_close(r->weights);
     r->weights = NULL;
-    dw_scratch_model_release(&r->scratch);
     dw_patch_free(r->table);
     r->table = NULL;
 }
@@ -148,6 +119,8 @@ dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
     *out = NULL;
     dw_peer_replica_options options;
     dw_status status = DW_OPTIONS_TAKE(dw_peer_replica_options, &options, given, err);
+    if (status == DW_OK && !options.into)
+        status = dw_fail(err, DW_INVALID, NULL, "`into` is missing: name a directory");
     if (status != DW_OK)
         return status;
     bool failed = false;
@@ -157,14 +130,9 @@ dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
     r->peer = peer;
     r->into = copy_or_null(options.into, &failed);
     r->base = copy_or_null(options.base, &failed);
-    r->spool_dir =
-        copy_or_null(options.spool_dir ? options.spool_dir : options.into, &failed);
     r->n_threads = options.n_threads;
-    r->reader_wait_ms = options.reader_wait_ms;
-    r->note = options.note;
-    r->note_context = options.note_context;
     status = failed ? dw_fail_memory(err, options.into) : DW_OK;
-    if (status == DW_OK && r->into)
+    if (status == DW_OK)
         status = open_dir(r, err);
     if (status == DW_OK)
         *out = r;
@@ -180,7 +148,6 @@ void dw_peer_replica_close(dw_peer_replica *r)
     forget_weights(r);
     dw_free(r->into);
     dw_free(r->base);
-    dw_free(r->spool_dir);
     dw_free(r);
 }
 
@@ -239,10 +206,11 @@ static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *er
                      false, err);
 }
 
-dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
-                               const dw_progress *progress, dw_error *err)
+/* Applies one version to the replica's current one. A whole version needs none. */
+static dw_status take(dw_peer_replica *r, const dw_peer_record *record,
+                      const dw_progress *progress, dw_error *err)
 {
-    const dw_peer_settings settings = {r->peer, r->spool_dir, r->n_threads, progress};
+    const dw_peer_settings settings = {r->peer, r->into, r->n_threads, progress};
     const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
     dw_peer_start now = {0};
     if (!is_empty) {
@@ -270,7 +238,8 @@ dw_status dw_peer_replica_take(dw_peer_replica *r, const dw_peer_record *record,
     return status;
 }
 
-dw_status dw_peer_replica_fill_base(dw_peer_replica *r, uint64_t version, dw_error *err)
+/* Fills an empty replica with the base checkpoint, as VERSION. */
+static dw_status fill_base(dw_peer_replica *r, uint64_t version, dw_error *err)
 {
     dw_checkpoint *ckpt;
     dw_status status = dw_checkpoint_open(&ckpt, r->base, DW_CHECKPOINT_READ, err);
@@ -316,13 +285,12 @@ static dw_status follow_route(dw_peer_replica *r, const dw_peer_route *route,
 {
     dw_share share = {progress, 0, route->n_bytes};
     const dw_progress hook = dw_share_hook(&share);
-    dw_status status =
-        route->from_base ? dw_peer_replica_fill_base(r, route->start, err) : DW_OK;
+    dw_status status = route->from_base ? fill_base(r, route->start, err) : DW_OK;
     for (size_t i = 0; status == DW_OK && i < route->n; i++) {
         const dw_peer_record *record;
         status = dw_peer_record_get(r->peer, route->versions[i], &record, err);
         if (status == DW_OK)
-            status = dw_peer_replica_take(r, record, &hook, err);
+            status = take(r, record, &hook, err);
         if (status == DW_OK)
             share.before += record->n_bytes;
     }
@@ -366,10 +334,8 @@ dw_status dw_peer_replica_sync(dw_peer_replica *r, uint64_t goal,
         status = dw_peer_list(r->peer, &versions, &n_versions, err);
     if (status == DW_OK)
         status = dw_peer_route_find(&route, r, goal, err);
-    if (status == DW_OK) {
-        r->report.n_missing = route.n_missing;
+    if (status == DW_OK)
         status = follow_route(r, &route, progress, err);
-    }
     if (status == DW_OK)
         status = check_files(r, err);
     dw_peer_route_release(&route);

@@ -85,27 +85,6 @@ static void reverse(dw_peer_route *route)
     }
 }
 
-/* TRL writes no file for a step without changes, so a lost file looks the same. */
-static void note_missing(dw_peer_route *route, const dw_peer_replica *replica,
-                         uint64_t base, uint64_t version)
-{
-    if (replica->peer->format != DW_PEER_TRL || version - base < 2) /* 0 has no base */
-        return;
-    route->n_missing += version - base - 1;
-    if (version - base == 2)
-        dw_peer_note(replica,
-                     "version %" PRIu64
-                     " has no file: nothing changed, or an upload was lost. TRL's "
-                     "format does not show which. The next whole anchor corrects it",
-                     base + 1);
-    else
-        dw_peer_note(replica,
-                     "versions %" PRIu64 " to %" PRIu64 " have no files: nothing "
-                     "changed, or uploads were lost. TRL's format does not show which. "
-                     "The next whole anchor corrects it",
-                     base + 1, version - 1);
-}
-
 static dw_status walk_back(dw_peer_route *route, dw_peer_replica *replica, uint64_t goal,
                            size_t n_full, dw_error *err)
 {
@@ -122,26 +101,13 @@ static dw_status walk_back(dw_peer_route *route, dw_peer_replica *replica, uint6
         const uint64_t base = dw_peer_base(p, r, n_full);
         if (base == DW_NO_VERSION && r->is_whole)
             return DW_OK; /* whole: starts from nothing */
-        note_missing(route, replica, base, version);
+        /* TRL writes no file for a step without changes, so a lost file looks the same */
         if (base == DW_NO_VERSION || (base != at && !dw_peer_has(p, base, NULL)))
             return end_at(route, replica, version, base, err);
         version = base; /* lower than before, so the loop ends */
     }
     route->start = at;
     return status;
-}
-
-/* If the oldest anchor is not the run's first, it may lack tensors that had not changed.
- */
-static void note_oldest(const dw_peer_route *route, const dw_peer_replica *replica)
-{
-    const dw_peer *p = replica->peer;
-    if (p->format == DW_PEER_TRL && !replica->weights && route->n > 0 &&
-        route->versions[0] == p->versions[0] && p->versions[0] > 1)
-        dw_peer_note(replica,
-                     "version %" PRIu64 " is the oldest anchor here, and taken for the "
-                     "whole model: TRL's later anchors may leave out what did not change",
-                     p->versions[0]);
 }
 
 dw_status dw_peer_route_find(dw_peer_route *out, dw_peer_replica *replica, uint64_t goal,
@@ -177,7 +143,5 @@ dw_status dw_peer_route_find(dw_peer_route *out, dw_peer_replica *replica, uint6
                            : "");
     status = walk_back(out, replica, goal, n_full, err);
     reverse(out);
-    if (status == DW_OK)
-        note_oldest(out, replica);
     return status;
 }

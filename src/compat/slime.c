@@ -33,7 +33,6 @@ static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *
         !dw_parse_number(base, 10, &r->named_base))
         return dw_fail(err, DW_CORRUPT, where,
                        "a delta must name its encoding and the version it starts from");
-    dw_peer_set_word(r->encoding, encoding);
     if (strcmp(encoding, "xor") == 0)
         r->packing = DW_PACKING_XOR;
     else if (strcmp(encoding, "overwrite") == 0)
@@ -68,7 +67,6 @@ static dw_status read_metadata(dw_peer_record *r, const dw_json *meta, const cha
                        "the index names a base or checksums, as a delta's, but no "
                        "delta_encoding");
     r->is_whole = true;
-    dw_peer_set_word(r->encoding, "whole");
     return DW_OK;
 }
 

@@ -155,8 +155,7 @@ static dw_status step_trl(dw_peer_step *s, const dw_peer_settings *settings,
     s->n_tensors = info.n_tensors;
     if (info.has_digests)
         s->n_checked = info.n_tensors;
-    if (now)
-        status = find_state(s, settings, delta, now, err);
+    status = find_state(s, settings, delta, now, err);
     dw_delta_close(delta);
     return status;
 }
@@ -201,55 +200,4 @@ void dw_peer_step_release(dw_peer_step *s)
     dw_free(s->files);
     dw_free(s->tensors);
     *s = (dw_peer_step){0};
-}
-
-static dw_status look_at_file(const dw_peer_settings *settings, const dw_peer_record *r,
-                              const dw_peer_file *file, const dw_progress *progress,
-                              dw_error *err)
-{
-    char where[DW_STORE_WHERE];
-    dw_store_where(settings->peer->store, file->key, where, sizeof where);
-    dw_peer_blob b;
-    uint64_t n_heap = 0;
-    dw_name_index names = {0};
-    dw_status status = dw_peer_fetch(&b, settings->peer, file, settings->spool_dir,
-                                     &n_heap, progress, err);
-    if (status != DW_OK)
-        return status;
-    status = dw_name_index_init(&names, b.file.tensors, b.file.n_tensors, err);
-    for (size_t i = file->first; status == DW_OK && i < file->end; i++) {
-        const dw_peer_entry *e = &r->entries[i];
-        size_t found = dw_name_index_find(&names, e->name);
-        dw_payload p;
-        status = dw_peer_payload(&p, r, e, &b.file,
-                                 found == SIZE_MAX ? NULL : &b.file.tensors[found], where,
-                                 err);
-        if (status == DW_OK)
-            status = dw_payload_look(&p, e->name, err);
-    }
-    dw_name_index_release(&names);
-    dw_peer_blob_release(&b);
-    return status;
-}
-
-dw_status dw_peer_step_look(const dw_peer_settings *settings, const dw_peer_record *r,
-                            dw_error *err)
-{
-    dw_status status = check_readable(settings, r, err);
-    if (status != DW_OK)
-        return status;
-    if (settings->peer->format == DW_PEER_TRL) {
-        dw_peer_step step = {0};
-        status = r->is_whole ? dw_peer_step_whole(&step, settings, r, NULL, err)
-                             : step_trl(&step, settings, r, NULL, err);
-        dw_peer_step_release(&step);
-        return status;
-    }
-    dw_share share = {settings->progress, 0, r->n_bytes};
-    const dw_progress hook = dw_share_hook(&share);
-    for (size_t i = 0; status == DW_OK && i < r->n_files; i++) {
-        status = look_at_file(settings, r, &r->files[i], &hook, err);
-        share.before += r->files[i].n_bytes;
-    }
-    return status;
 }

@@ -65,10 +65,6 @@ dw_status dw_peer_step_make(dw_peer_step *out, const dw_peer_settings *settings,
                             dw_error *err);
 void dw_peer_step_release(dw_peer_step *step);
 
-/* Fetches a version without the weights it starts from, and checks what it can. */
-dw_status dw_peer_step_look(const dw_peer_settings *settings,
-                            const dw_peer_record *record, dw_error *err);
-
 /* Turns packed tensors into deltawire deltas (packed.c). */
 dw_status dw_peer_step_packed(dw_peer_step *step, const dw_peer_settings *settings,
                               const dw_peer_record *record, const dw_peer_start *now,

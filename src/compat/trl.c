@@ -25,15 +25,11 @@ static dw_status read_delta(dw_peer_record *r, const dw_json *meta, const char *
                        "this is no delta of TRL's: its metadata says neither '%s' nor "
                        "sparse",
                        DW_TRL_FORMAT);
-    dw_peer_set_word(r->encoding, encoding ? encoding : "raw");
-    if (strcmp(r->encoding, "raw") != 0 && strcmp(r->encoding, "gap_delta") != 0)
+    if (encoding && strcmp(encoding, "raw") != 0 && strcmp(encoding, "gap_delta") != 0)
         dw_peer_refuse(r,
                        "TRL's encoding '%.40s' is not supported; 'raw' and "
                        "'gap_delta' are",
-                       r->encoding);
-    /* only files that deltawire wrote have it */
-    if (text_of(meta, "new_digest") && text_of(meta, "changed"))
-        dw_peer_set_word(r->checksum_name, "digest");
+                       encoding);
     return DW_OK;
 }
 
@@ -53,7 +49,6 @@ static dw_status read_metadata(dw_peer_record *r, bool is_anchor, const dw_json 
         return dw_fail(err, DW_CORRUPT, where,
                        "it is a delta, but has the name of an anchor");
     r->is_whole = true;
-    dw_peer_set_word(r->encoding, "whole");
     return DW_OK;
 }
 

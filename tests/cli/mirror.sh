@@ -15,12 +15,16 @@ states() {
     deltawire log "$1" --json | json '" ".join(v["state"] for v in reversed(o["versions"]))'
 }
 
+# numbers URL: the versions of TRL or slime there, ascending
+numbers() {
+    object_list "$1" '' | sed -nE 's,^(anchors|deltas)/step_0*([0-9]+)\.safetensors$,\2,p
+        s,^weight_v0*([0-9]+)/model\.safetensors\.index\.json$,\1,p' | sort -n | xargs
+}
+
 # peer_is URL VERSION: VERSION is the newest, and no number is repeated or
 # missing
 peer_is() {
-    deltawire log "$1" --json |
-        holds "[v['version'] for v in o['versions']] == list(range($2, -1, -1))"
-    deltawire verify "$1" --quiet >out.verify
+    [ "$(numbers "$1")" = "$(seq 0 "$2" | xargs)" ]
 }
 
 it "writes each version in the other formats, with the same number"
@@ -29,8 +33,6 @@ for format in $formats; do
     mirror "$ours" "$store/$format" "$format" --as "$format" --once >out.mirror 2>err.mirror
     grep -q '^version 3: [0-9,]* changed' out.mirror
     peer_is "$store/$format" 3
-    deltawire pull "$store/$format" --into "pulled-$format" --quiet >out.pull
-    [ "$(state_of "pulled-$format")" = "$(state_at 3)" ]
 done
 
 it "mirrors them back, bit for bit"
@@ -114,7 +116,7 @@ deltawire log "$ours" --json | holds 'o["floor"] == 8'
 mirror "$ours" "$store/late" late --once --json | sed -n 1p |
     holds 'o["from_version"] == 8 and o["whole"]'
 mirror "$ours" "$store/later" later --as trl --once --quiet
-deltawire log "$store/later" --json | holds '[v["version"] for v in o["versions"]] == [8]'
+[ "$(numbers "$store/later")" = 8 ]
 mirror "$store/later" "$store/renumbered" renumbered --once >out.mirror 2>err.mirror
 grep -q '^version 8 is version 0 there: the whole model' out.mirror
 grep -q "1 version was written, the newest is 0, made of FROM's version 8$" err.mirror

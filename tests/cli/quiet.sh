@@ -49,9 +49,7 @@ silent verify s
 silent cp s copied
 silent cp s copied
 silent mirror s trl --as trl --once --work work
-silent pull trl --into from-trl
-silent verify trl
-silent follow trl --into follows-trl --until 2
+silent mirror trl back --once --work work-back
 silent repair s run/step_000003
 shows '^ *4 ' log s
 shows 'version 4' status s

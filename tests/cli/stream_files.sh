@@ -84,8 +84,6 @@ ln -s nowhere run/step_000001/vocab.txt
 fails 6 "vocab.txt: the link leads nowhere" \
     deltawire publish "$url" run/step_000001 --with vocab.txt
 rm run/step_000001/vocab.txt
-fails 2 "--with: other systems' formats have no place for it" \
-    deltawire publish "$store/peer" run/step_000001 --as slime --with '*.py'
 
 it "refuses too many files and too many bytes"
 mkdir many big

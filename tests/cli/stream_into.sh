@@ -37,8 +37,3 @@ else
     fails 6 "/proc/x/y: cannot make the directory" \
         timeout 60 "$deltawire" follow "$url" --into /proc/x/y
 fi
-
-it "versions of other systems too"
-deltawire publish "$store/trl" run/base --as trl --quiet >/dev/null
-deltawire pull "$store/trl" --into i/j/k --quiet >/dev/null
-[ "$(state_of i/j/k)" = "$(state_of run/base)" ]

@@ -80,8 +80,6 @@ fails 2 "go only with --quantize" \
     deltawire publish "$store/none" run/base --quantize-keep '*.up_proj.*'
 fails 2 "with --quantize version 0 is uploaded" \
     deltawire publish "$store/none" run/base --quantize fp8-row --base
-fails 2 "other systems' formats" \
-    deltawire publish "$store/none" run/base --quantize fp8-row --as slime
 
 it "refuses a checkpoint that is quantised already"
 fails 2 "quantised already" \

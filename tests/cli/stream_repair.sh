@@ -91,7 +91,8 @@ it "is copied, mirrored, squashed and collected like any other stream"
 deltawire cp "$url" "$store/copy" --quiet >/dev/null
 deltawire verify "$store/copy" >/dev/null
 deltawire mirror "$url" "$store/slime" --as slime --once --quiet >/dev/null
-deltawire pull "$store/slime" --into mirrored --quiet >/dev/null
+deltawire mirror "$store/slime" "$store/back" --once --quiet >/dev/null
+deltawire pull "$store/back" --into mirrored --quiet >/dev/null
 same_weights mirrored newer
 deltawire squash "$url" --from 1 --quiet >/dev/null
 deltawire pull "$url" --into squashed --at 1 --quiet >/dev/null

@@ -1,6 +1,6 @@
-"""The buckets of other systems, made by independent writers (peer_writers.py): `deltawire
-pull`, `log` and `verify` of every version, compared bit for bit by the stock safetensors
-package."""
+"""The buckets of other systems, made by independent writers (peer_writers.py): the stream
+that `deltawire mirror` makes of them, every version compared bit for bit by the stock
+safetensors package."""
 import hashlib
 import json
 import os
@@ -38,7 +38,24 @@ def run(*arguments, code=0):
     done = subprocess.run([DELTAWIRE, *map(str, arguments), "--json"], capture_output=True,
                           text=True)
     assert done.returncode == code, (done.stdout, done.stderr)
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()][-1]
+
+
+def mirror(root, tmp_path, *options, code=0):
+    """One stream for all calls of a test"""
+    return run("mirror", root, tmp_path / "ours", "--work", tmp_path / "work", "--once",
+               *options, code=code)
+
+
+def steps(tmp_path):
+    """The numbers of the mirrored versions"""
+    log = run("log", tmp_path / "ours", "-n", 0)
+    return [int(v["step"]) for v in log["versions"][::-1]]
+
+
+def read_version(tmp_path, version):
+    run("pull", tmp_path / "ours", "--into", tmp_path / "pulled", "--at", version)
+    return stock_read(tmp_path / "pulled" / "model.safetensors")
 
 
 def stock_read(path):
@@ -106,118 +123,72 @@ def flat(options):
     return [x for pair in options.items() for x in pair]
 
 
-def check_versions(root, versions, options, tmp_path, listed):
-    """In place from version to version, at once, and back again"""
-    walked = tmp_path / "walked"
-    for v in listed:
-        report = run("pull", root, "--into", walked, "--at", v, *flat(options))
-        assert report["version"] == v
-        assert stock_read(walked / "model.safetensors") == versions[v]
-        if v not in (listed[2], listed[-1]):
-            continue
-        fresh = tmp_path / f"fresh-{v}"
-        run("pull", root, "--into", fresh, "--at", v, *flat(options))
-        assert stock_read(fresh / "model.safetensors") == versions[v]
-    assert run("pull", root, "--into", walked, *flat(options))["steps"] == 0
-    back = run("pull", root, "--into", walked, "--at", listed[1], *flat(options))
-    assert back["version"] == listed[1]
-    assert stock_read(walked / "model.safetensors") == versions[listed[1]]
+def check_versions(versions, tmp_path, listed):
+    assert steps(tmp_path) == listed
+    for i, number in enumerate(listed):
+        assert read_version(tmp_path, i) == versions[number]
 
 
 def test_trl(trl, tmp_path):
-    root, versions, options = trl
-    listed = [1, 2, 3, 4, 6]
-    check_versions(root, versions, options, tmp_path, listed)
-    log = run("log", root)
-    assert log["format"] == "trl"
-    rows = log["versions"][::-1]
-    assert [r["version"] for r in rows] == listed
-    assert [r["base"] for r in rows] == [None, 1, 2, None, 4]
-    assert not any(r["base_is_named"] or r["checksum"] for r in rows)
-    found = run("verify", root)
-    assert (found["versions"], found["replayed"], found["checked"]) == (5, 5, 0)
-    assert found["missing"] == 1 and found["faults"] == []
-    assert "does not show which" in found["notes"][0] and "no checksums" in found["notes"][1]
-
-
-def test_trl_notes_what_its_format_does_not_show(trl, tmp_path):
+    """A number without a file is accepted: TRL's format does not show why it has none"""
     root, versions, _ = trl
-    report = run("pull", root, "--into", tmp_path / "m")
-    assert report["missing"] == 1 and report["verified"] is False
-    assert report["notes"] == ["version 5 has no file: nothing changed, or an upload was "
-                               "lost. TRL's format does not show which. The next whole "
-                               "anchor corrects it"]
-    missing = run("pull", root, "--into", tmp_path / "m", "--at", 5, code=6)
-    assert "changes nothing has no file" in missing["error"]["text"]
+    done = mirror(root, tmp_path)
+    assert done["event"] == "done" and done["from_version"] == N_VERSIONS
+    check_versions(versions, tmp_path, [1, 2, 3, 4, 6])
 
 
 def test_trl_anchor_that_leaves_out(tmp_path):
     versions = make_versions(BF16, 4)
-    same = versions[4]["model.q.weight"] = versions[3]["model.q.weight"]
+    versions[4]["model.q.weight"] = versions[3]["model.q.weight"]
     root = tmp_path / "bucket"
     for v in range(1, 5):
         peers.trl_put(root, versions[v - 1], versions[v], v, "gap", interval=4,
                       only=set(BF16) - {"model.q.weight"} if v == 4 else None)
-    run("pull", root, "--into", tmp_path / "m")
-    found = stock_read(tmp_path / "m" / "model.safetensors")
-    assert found == versions[4] and found["model.q.weight"] == same
-    assert run("log", root)["versions"][0]["partial"] is True
+    mirror(root, tmp_path)
+    check_versions(versions, tmp_path, [1, 2, 3, 4])
 
 
 def test_packed(packed, tmp_path):
     root, versions, options = packed
-    listed = list(range(1, N_VERSIONS + 1))
-    check_versions(root, versions, options, tmp_path, listed)
-    is_slime = (root / "weight_v000001").exists()
-    rows = run("log", root)["versions"][::-1]
-    assert [r["base"] for r in rows] == [0, 1, 2, None if is_slime else 3, 4, 5]
-    found = run("verify", root, *flat(options))
-    assert found["replayed"] == N_VERSIONS and found["faults"] == []
-    assert found["checked"] == sum(
-        len(peers.changed_names(versions[v - 1], versions[v])) for v in listed
-        if not (is_slime and v == 4))
-    report = run("pull", root, "--into", tmp_path / "proven", "--at", 3, *flat(options))
-    assert report["verified"] is True and report["checked"] > 0
+    mirror(root, tmp_path, *flat(options))
+    check_versions(versions, tmp_path, list(range(N_VERSIONS + 1)))
 
 
 def test_packed_without_its_base(packed, tmp_path):
+    """From its whole version on"""
     root, versions, _ = packed
-    failed = run("pull", root, "--into", tmp_path / "m", "--at", 2, code=6)
+    mirror(root, tmp_path)
+    check_versions(versions, tmp_path, [4, 5, 6])
+
+
+def test_without_a_base_and_a_whole_version(tmp_path):
+    versions = make_versions(SHAPES, 1)
+    peers.slime_put(tmp_path / "shared", versions[0], versions[1], 1, 0)
+    failed = mirror(tmp_path / "shared", tmp_path, code=6)
     assert "--base" in failed["error"]["text"]
-    found = run("verify", root)
-    assert found["faults"] == [] and "--base" in found["notes"][0]
-    if (root / "weight_v000001").exists():  # from its whole version on
-        assert found["replayed"] == 3
-        run("pull", root, "--into", tmp_path / "m")
-        assert stock_read(tmp_path / "m" / "model.safetensors") == versions[N_VERSIONS]
 
 
 def test_a_damaged_frame_changes_nothing(packed, tmp_path):
     root, versions, options = packed
-    model = tmp_path / "m"
-    run("pull", root, "--into", model, "--at", 2, *flat(options))
-    for path in (root / "weight_v000003", root / "delta-00000003"):
-        for file in sorted(path.glob("*.safetensors"))[-1:]:
-            content = bytearray(file.read_bytes())
-            content[-3] ^= 0x10
-            file.write_bytes(content)
-    failed = run("pull", root, "--into", model, "--at", 3, *flat(options), code=3)
+    file = sorted((root / "weight_v000003").glob("*.safetensors"))[-1]
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 0x10
+    file.write_bytes(content)
+    failed = mirror(root, tmp_path, *flat(options), code=3)
     assert failed["error"]["code"] == "corrupt"
-    assert stock_read(model / "model.safetensors") == versions[2]
-    found = run("verify", root, *flat(options), code=3)
-    assert found["faults"][0]["code"] == "corrupt"
+    check_versions(versions, tmp_path, [0, 1, 2])
 
 
 def test_a_wrong_base_is_found_out(packed, tmp_path):
     root, versions, _ = packed
     wrong = save(tmp_path / "wrong", versions[3])
-    failed = run("pull", root, "--into", tmp_path / "m", "--at", 1, "--base", wrong, code=3)
+    failed = mirror(root, tmp_path, "--base", wrong, code=3)
     assert "checksum" in failed["error"]["text"]
 
 
 def test_a_run_that_was_started_again(packed, tmp_path):
     root, versions, options = packed
-    run("pull", root, "--into", tmp_path / "m", "--at", 2, *flat(options))
+    mirror(root, tmp_path, *flat(options), "--until", 2)
     for path in sorted(root.iterdir()):
         for file in path.iterdir():
             file.unlink()
@@ -226,9 +197,9 @@ def test_a_run_that_was_started_again(packed, tmp_path):
     others[0] = versions[0]
     for v in range(1, 4):
         peers.slime_put(root, others[v - 1], others[v], v, v - 1)
-    failed = run("pull", root, "--into", tmp_path / "m", *flat(options), code=4)
+    failed = mirror(root, tmp_path, *flat(options), code=4)
     assert "started again" in failed["error"]["text"]
-    assert stock_read(tmp_path / "m" / "model.safetensors") == versions[2]
+    check_versions(versions, tmp_path, [0, 1, 2])
 
 
 @pytest.mark.skipif(not (SHARED / "data" / "rl-trace" / "base").exists(),
@@ -237,21 +208,16 @@ def test_real_changes(tmp_path_factory):
     """A real run as TRL wrote it, and the same changes as slime would write them"""
     trace = SHARED / "data" / "rl-trace"
     tmp_path = tmp_path_factory.mktemp("real")
-    model, n = tmp_path / "m", 3
-    base = decoder.read_checkpoint(trace / "base")
-    versions, root = [base], tmp_path / "slime"
-    for v in range(1, n + 1):
-        report = run("pull", trace, "--into", model, "--at", v, "--base", trace / "base")
-        assert report["format"] == "trl" and report["version"] == v
-        versions.append(stock_read(model / "model.safetensors"))
-        peers.slime_put(root, versions[v - 1], versions[v], v, v - 1,
-                        "xor" if v % 2 else "overwrite")
+    n = 3
+    mirror(trace, tmp_path, "--base", trace / "base", "--until", n)
+    versions = [read_version(tmp_path, v) for v in range(n + 1)]
     states = json.loads((trace / "states.json").read_text())["states"]
-    for v in range(1, n + 1):
-        report = run("pull", root, "--into", tmp_path / "s", "--at", v,
-                     "--base", trace / "base")
-        assert report["verified"]
-        found = stock_read(tmp_path / "s" / "model.safetensors")
-        assert found == versions[v]
+    for v, found in enumerate(versions):
         content = b"".join(found[name].data for name in sorted(found))
         assert hashlib.sha256(content).hexdigest() == states[str(v)]
+    again = tmp_path_factory.mktemp("slime")
+    for v in range(1, n + 1):
+        peers.slime_put(again / "slime", versions[v - 1], versions[v], v, v - 1,
+                        "xor" if v % 2 else "overwrite")
+    mirror(again / "slime", again, "--base", trace / "base")
+    check_versions(versions, again, list(range(n + 1)))

@@ -150,7 +150,6 @@ OPENER(peer_publish, dw_peer_publish_options,
        dw_peer_publisher_open(&out.peer_publisher, store, NULL, 0, options, err))
 OPENER(peer_replica, dw_peer_replica_options,
        dw_peer_replica_open(&out.replica, peer, options, err))
-OPENER(peer_verify, dw_peer_verify_options, dw_peer_verify(peer, options, NULL, err))
 OPENER(repair, dw_publish_options, dw_stream_repair(store, NULL, 0, options, NULL, err))
 OPENER(replay, dw_replay_options,
        dw_stream_replay(store, NULL, options, NULL, NULL, NULL, err))
@@ -181,7 +180,6 @@ static void test_every_struct(void **state)
         {publish, sizeof(dw_publish_options), "dw_publish_options"},
         {peer_publish, sizeof(dw_peer_publish_options), "dw_peer_publish_options"},
         {peer_replica, sizeof(dw_peer_replica_options), "dw_peer_replica_options"},
-        {peer_verify, sizeof(dw_peer_verify_options), "dw_peer_verify_options"},
         {repair, sizeof(dw_publish_options), "dw_publish_options"},
         {replay, sizeof(dw_replay_options), "dw_replay_options"},
         {rollout, sizeof(dw_rollout_options), "dw_rollout_options"},

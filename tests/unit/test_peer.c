@@ -112,38 +112,33 @@ static void test_list(void **state)
     assert_ok(dw_peer_list(peer, &versions, &n, &err), &err);
     assert_int_equal(n, 3);
     assert_true(versions[0] == 1 && versions[1] == 999999 && versions[2] == 1000000);
-    dw_peer_version_info info;
-    assert_ok(dw_peer_version(peer, 1, &info, &err), &err);
-    assert_true(info.base == DW_NO_VERSION && !info.is_partial && !info.checksum);
-    assert_string_equal(info.encoding, "whole");
-    assert_fails(dw_peer_version(peer, 999999, &info, &err), DW_CORRUPT, &err);
-    assert_fails(dw_peer_version(peer, 2, &info, &err), DW_NOT_FOUND, &err);
+    uint64_t base;
+    assert_ok(dw_peer_version_base(peer, 1, &base, &err), &err);
+    assert_true(base == DW_NO_VERSION);
+    assert_fails(dw_peer_version_base(peer, 999999, &base, &err), DW_CORRUPT, &err);
+    assert_fails(dw_peer_version_base(peer, 2, &base, &err), DW_NOT_FOUND, &err);
     dw_peer_close(peer);
     dw_store_close(store);
 }
 
-static void test_infos(void **state)
+static void test_bases(void **state)
 {
     (void)state;
     for (peer_bucket kind = 0; kind < N_BUCKETS; kind++) {
         dw_error err = {0};
         dw_store *store = peer_make_bucket(kind);
         dw_peer *peer;
-        dw_peer_version_info info;
+        uint64_t base;
         assert_ok(dw_peer_open(&peer, store, &err), &err);
         for (unsigned v = 1; v <= PEER_VERSIONS; v++) {
             if (!peer_has_version(kind, v))
                 continue;
-            assert_ok(dw_peer_version(peer, v, &info, &err), &err);
+            assert_ok(dw_peer_version_base(peer, v, &base, &err), &err);
             const bool whole = (kind == BUCKET_TRL && (v == 1 || v == 4)) ||
                                (kind == BUCKET_SLIME && v == 4);
-            assert_int_equal(info.version, v);
-            assert_true(info.n_objects > 0 && info.n_bytes > 0);
-            assert_true(info.base == (whole                          ? DW_NO_VERSION
-                                      : kind == BUCKET_TRL && v == 6 ? 4
-                                                                     : v - 1));
-            assert_int_equal(info.base_is_named, kind != BUCKET_TRL);
-            assert_int_equal(info.checksum != NULL, kind != BUCKET_TRL && !whole);
+            assert_true(base == (whole                          ? DW_NO_VERSION
+                                 : kind == BUCKET_TRL && v == 6 ? 4
+                                                                : v - 1));
         }
         dw_peer_close(peer);
         dw_store_close(store);
@@ -157,16 +152,16 @@ static void test_what_changed_is_read_again(void **state)
     dw_error err = {0};
     dw_store *store = peer_make_bucket(BUCKET_SLIME_DELTAS);
     dw_peer *peer;
-    dw_peer_version_info info;
+    uint64_t base;
     const uint64_t *versions;
     size_t n;
     assert_ok(dw_peer_open(&peer, store, &err), &err);
-    assert_ok(dw_peer_version(peer, 3, &info, &err), &err);
-    assert_int_equal(info.base, 2);
+    assert_ok(dw_peer_version_base(peer, 3, &base, &err), &err);
+    assert_int_equal(base, 2);
     peer_put_slime(store, 1, 3, DW_PACKING_XOR, DW_CHECKSUM_XXH3_128);
     assert_ok(dw_peer_list(peer, &versions, &n, &err), &err);
-    assert_ok(dw_peer_version(peer, 3, &info, &err), &err);
-    assert_int_equal(info.base, 1);
+    assert_ok(dw_peer_version_base(peer, 3, &base, &err), &err);
+    assert_int_equal(base, 1);
     dw_peer_close(peer);
     dw_store_close(store);
 }
@@ -211,14 +206,14 @@ static void test_hostile_records(void **state)
         dw_error err = {0};
         dw_store *store = kit_mem_store();
         dw_peer *peer;
-        dw_peer_version_info info;
+        uint64_t base;
         char key[DW_KEY_TEXT];
         dw_peer_key(key, records[i].format, 7, true);
         peer_put_text(store, key, records[i].record);
         if (records[i].format == DW_PEER_SLIME) /* its first bytes are read */
             peer_put_text(store, "weight_v000007/m.safetensors", "");
         assert_ok(dw_peer_open(&peer, store, &err), &err);
-        dw_status status = dw_peer_version(peer, 7, &info, &err);
+        dw_status status = dw_peer_version_base(peer, 7, &base, &err);
         if (status != records[i].wanted || !strstr(err.text, records[i].text))
             print_error("%s: %s, %s\n", records[i].record, dw_status_name(status),
                         err.text);
@@ -246,7 +241,7 @@ static void test_hostile_trl(void **state)
         dw_error err = {0};
         dw_store *store = kit_mem_store();
         dw_peer *peer;
-        dw_peer_version_info info;
+        uint64_t base;
         dw_writer file = {0};
         const bool cut = i == sizeof cases / sizeof *cases;
         dw_write_u64(&file, cut ? UINT64_MAX : strlen(cases[i].header));
@@ -254,7 +249,7 @@ static void test_hostile_trl(void **state)
         peer_put(store, cases[cut ? 0 : i].key, file.bytes, file.n_bytes);
         dw_writer_release(&file);
         assert_ok(dw_peer_open(&peer, store, &err), &err);
-        assert_fails(dw_peer_version(peer, 7, &info, &err), DW_CORRUPT, &err);
+        assert_fails(dw_peer_version_base(peer, 7, &base, &err), DW_CORRUPT, &err);
         assert_non_null(strstr(err.text, cut ? "cut off" : cases[i].text));
         dw_peer_close(peer);
         dw_store_close(store);
@@ -268,7 +263,7 @@ int main(void)
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_detect),
         cmocka_unit_test(test_list),
-        cmocka_unit_test(test_infos),
+        cmocka_unit_test(test_bases),
         cmocka_unit_test(test_what_changed_is_read_again),
         cmocka_unit_test(test_hostile_records),
         cmocka_unit_test(test_hostile_trl),

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "compat/peer_publish.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/peer_publish.h"
 #include "unit/stream_kit.h"

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Other systems' versions: only mirror reads them, and every other verb says so.
+. "$(dirname "$0")/stream_lib.sh"
+small_run 2 --codec gap --trl v3
+url=$store/trl
+object_put "$url" anchors/step_000001.safetensors run/step_000001/model.safetensors
+object_put "$url" deltas/step_000002.safetensors run/deltas/step_000002.safetensors
+
+it "names the system and the command that reads its versions"
+for verb in log verify status stats 'squash --anchor' repair inspect 'gc --keep 1' \
+    'pull --into model' 'follow --into model' 'serve-status --quiet --listen 127.0.0.1:0'; do
+    # shellcheck disable=SC2086 # a verb and its options
+    fails 7 "versions of trl, not a deltawire stream" \
+        deltawire ${verb%% *} "$url" ${verb#"${verb%% *}"}
+    grep -q "^try: deltawire mirror $url OURS" err.last
+done
+fails 7 'versions of trl' deltawire cp "$url" "$store/copy"
+[ ! -e model ] || [ -z "$(ls model)" ]
+
+it "finds them in a directory without a scheme, but a checkpoint first"
+mkdir slime
+cp -r run/step_000001 slime/weight_v000001
+echo '{"weight_map":{}}' >slime/weight_v000001/model.safetensors.index.json
+fails 7 'versions of slime' deltawire verify slime
+cp run/step_000001/model.safetensors slime/
+[ "$(state_of slime)" = "$(state_of run/step_000001)" ]
+
+it "follows their mirror"
+deltawire mirror "$url" "$store/ours" --work work --once --quiet
+deltawire pull "$store/ours" --into model --quiet
+[ "$(state_of model)" = "$(state_of run/step_000002)" ]
+
+it "looks for a deltawire stream first"
+deltawire publish "$url" run/base --quiet
+deltawire log "$url" --json | holds '"stream" in o'
