@@ -50,12 +50,7 @@ typedef struct dw_peer_publish_options {
     dw_peer_checksum checksum; /* slime */
     uint64_t max_shard_bytes;  /* slime: the size of the tensors in one file before
                                   compression; 0: 1 GiB. Bounds memory too */
-    const char *base;          /* slime: engines already have this checkpoint, as version
-                                  BASE_VERSION, so it is not uploaded. Needed again if the
-                                  baseline was lost */
-    uint64_t base_version;     /* 0 */
-    uint64_t first_version;   /* the first version in an empty store, if there is no BASE;
-                                 default 1 */
+    uint64_t first_version;    /* the first version in an empty store; default 1 */
     const char *baseline_dir; /* kept for the next start; NULL: a temporary one in TMPDIR,
                                  so the next start reads everything back */
     unsigned n_threads;       /* 0: all cores */

@@ -1,8 +1,7 @@
 /* The baseline of a publisher for peers: the weights that a reader of the store has.
  *
  * dw_peer_replica keeps it in a directory. So the same code reads the store at a start,
- * repairs what a killed process left, and proves each version that was written. Before
- * the first version, the files of the base are the baseline.
+ * repairs what a killed process left, and proves each version that was written.
  */
 #include <dirent.h>
 #include <fnmatch.h>
@@ -120,24 +119,8 @@ static dw_status open_replica(dw_peer_publisher *p, dw_peer *peer, dw_error *err
         return status;
     dw_peer_replica_options_init(&options);
     options.into = p->options.baseline_dir;
-    options.base = p->options.base;
     options.n_threads = p->options.n_threads;
     return dw_peer_replica_open(&p->replica, peer, &options, err);
-}
-
-static dw_status open_base(dw_peer_publisher *p, dw_error *err)
-{
-    if (!p->options.base || p->base)
-        return DW_OK;
-    bool pending;
-    dw_status status = dw_checkpoint_pending(p->options.base, &pending, err);
-    if (status == DW_OK && pending)
-        status = dw_fail(err, DW_STALE, p->options.base,
-                         "an apply to this checkpoint was interrupted: run deltawire "
-                         "recover");
-    if (status == DW_OK)
-        status = dw_checkpoint_open(&p->base, p->options.base, DW_CHECKPOINT_READ, err);
-    return status;
 }
 
 /* Checks that the versions in the store are of the model that is published. */
@@ -192,10 +175,8 @@ static dw_status bring_replica(dw_peer_publisher *p, dw_error *err)
 dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
 {
     dw_status status = DW_OK;
-    if (p->newest == DW_NO_VERSION) {
-        status = open_base(p, err);
-        return status == DW_OK ? check_model(p, dw_store_url(p->store), err) : status;
-    }
+    if (p->newest == DW_NO_VERSION)
+        return DW_OK;
     if (!p->peer)
         status = dw_peer_baseline_look(p, err);
     if (status == DW_OK)
@@ -206,20 +187,13 @@ dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err)
         dw_peer_baseline_reset(p);
         status = bring_replica(p, err);
     }
-    if (status == DW_OK) {
-        dw_checkpoint_close(p->base);
-        p->base = NULL;
-        status = check_model(p, dw_store_url(p->store), err);
-    }
-    return status;
+    return status == DW_OK ? check_model(p, dw_store_url(p->store), err) : status;
 }
 
 const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *p, size_t *n_tensors)
 {
     *n_tensors = 0;
-    if (p->replica && dw_peer_replica_version(p->replica) != DW_NO_VERSION)
-        return dw_peer_replica_tensors(p->replica, n_tensors);
-    return p->base ? dw_checkpoint_tensors(p->base, n_tensors) : NULL;
+    return p->replica ? dw_peer_replica_tensors(p->replica, n_tensors) : NULL;
 }
 
 bool dw_peer_baseline_blames_newest(dw_peer_publisher *p)
@@ -247,7 +221,6 @@ void dw_peer_baseline_release(dw_peer_publisher *p)
 {
     dw_peer_replica_close(p->replica);
     dw_peer_close(p->peer);
-    dw_checkpoint_close(p->base);
     if (p->owns_dir) {
         empty_directory(p->options.baseline_dir, true);
         rmdir(p->options.baseline_dir);

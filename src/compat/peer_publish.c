@@ -31,9 +31,7 @@ static dw_status check_options(const dw_peer_publish_options *o, dw_error *err)
     else if (o->format == DW_PEER_TRL && o->trl_codec != DW_CODEC_RAW &&
              (o->trl_codec != DW_CODEC_GAP || o->trl_layout == 1))
         fault = "TRL's files hold raw positions or gaps, in layout 1 only raw positions";
-    else if (o->format == DW_PEER_TRL && o->base)
-        fault = "TRL begins with an anchor, and has no base";
-    else if (o->first_version == DW_NO_VERSION || o->base_version == DW_NO_VERSION)
+    else if (o->first_version == DW_NO_VERSION)
         fault = "the number of the first version is out of range";
     return fault ? dw_fail(err, DW_INVALID, NULL, "%s", fault) : DW_OK;
 }
@@ -55,15 +53,12 @@ static dw_status copy_options(dw_peer_publisher *p, const dw_peer_publish_option
 {
     dw_peer_publish_options *o = &p->options;
     *o = *from;
-    o->base = from->base ? dw_copy_string(from->base) : NULL;
     o->baseline_dir = from->baseline_dir ? dw_copy_string(from->baseline_dir) : NULL;
     if (o->whole_every == 0 && o->format == DW_PEER_TRL)
         o->whole_every = o->trl_layout == 1 ? 10 : 20;
     if (o->max_shard_bytes == 0)
         o->max_shard_bytes = SHARD_BYTES;
-    return (from->base && !o->base) || (from->baseline_dir && !o->baseline_dir)
-               ? dw_fail_memory(err, NULL)
-               : DW_OK;
+    return from->baseline_dir && !o->baseline_dir ? dw_fail_memory(err, NULL) : DW_OK;
 }
 
 void dw_peer_look_at_tensors(dw_peer_publisher *p)
@@ -127,17 +122,8 @@ void dw_peer_publisher_close(dw_peer_publisher *p)
     if (!p)
         return;
     dw_peer_baseline_release(p);
-    dw_free((char *)p->options.base);
     dw_free((char *)p->options.baseline_dir);
     dw_free(p->order);
     dw_free(p->next);
     dw_free(p);
-}
-
-/* ---- asking ---- */
-
-uint64_t dw_peer_publisher_version(const dw_peer_publisher *p)
-{
-    return p->newest == DW_NO_VERSION && p->options.base ? p->options.base_version
-                                                         : p->newest;
 }

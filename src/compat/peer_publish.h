@@ -28,7 +28,6 @@ struct dw_peer_publisher {
     /* the baseline (peer_baseline.c) */
     dw_peer *peer;            /* NULL while the store holds no version */
     dw_peer_replica *replica; /* NULL until something was read back */
-    dw_checkpoint *base;      /* options.base, while there is no version */
     bool owns_dir;            /* options.baseline_dir is a temporary one */
 
     uint64_t newest; /* in the store, or DW_NO_VERSION */
@@ -54,13 +53,10 @@ typedef struct dw_peer_job {
 /* Fills NEXT: the tensors sorted by name, with their current data. */
 void dw_peer_look_at_tensors(dw_peer_publisher *p);
 
-/* The newest version in the store that this publisher knows of; DW_NO_VERSION if there is
- * none. If there is only a base, it is the base's version. */
-uint64_t dw_peer_publisher_version(const dw_peer_publisher *publisher);
-
 /* ---- the baseline ---- */
 
-/* The weights of that version; no tensors if there is none. Valid until the next publish.
+/* The weights of the newest version; no tensors if there is none. Valid until the next
+ * publish.
  */
 const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
                                             size_t *n_tensors);

@@ -72,13 +72,13 @@ static dw_status refuse_number(const dw_peer_publisher *p, uint64_t version,
                : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                          "version %" PRIu64 " cannot be written: version %" PRIu64
                          " is there",
-                         version, dw_peer_publisher_version(p));
+                         version, p->newest);
 }
 
 static dw_status plan(dw_peer_job *out, const dw_peer_publisher *p, uint64_t version,
                       dw_error *err)
 {
-    const uint64_t last = dw_peer_publisher_version(p);
+    const uint64_t last = p->newest;
     size_t n;
     *out = (dw_peer_job){
         .version = version,

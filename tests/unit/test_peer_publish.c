@@ -129,22 +129,6 @@ static const char *fresh_dir(const char *name)
     return path;
 }
 
-static const char *base_path(void)
-{
-    static char path[512];
-    snprintf(path, sizeof path, "%s", shared_path("base.safetensors"));
-    return path;
-}
-
-static const char *save_base(const net *m)
-{
-    dw_error err = {0};
-    const char *path = base_path();
-    unlink(path);
-    assert_ok(dw_checkpoint_write(path, m->tensors, N_TENSORS, NULL, &err), &err);
-    return path;
-}
-
 /* ---- the formats and options ---- */
 
 typedef struct way {
@@ -156,7 +140,6 @@ typedef struct way {
     dw_peer_delta delta;
     dw_peer_checksum checksum;
     uint64_t max_shard_bytes;
-    bool has_base;
 } way;
 
 static const way ways[] = {
@@ -174,10 +157,7 @@ static const way ways[] = {
      .checksum = DW_PEER_ADLER32,
      .max_shard_bytes = 1000,
      .whole_every = 3},
-    {.name = "slime base",
-     .format = DW_PEER_SLIME,
-     .max_shard_bytes = 5000,
-     .has_base = true},
+    {.name = "slime shards", .format = DW_PEER_SLIME, .max_shard_bytes = 5000},
 };
 #define N_WAYS (sizeof ways / sizeof *ways)
 
@@ -191,7 +171,6 @@ static dw_peer_publish_options options_of(const way *w)
     o.delta = w->delta;
     o.checksum = w->checksum;
     o.max_shard_bytes = w->max_shard_bytes;
-    o.base = w->has_base ? base_path() : NULL;
     o.n_threads = 2;
     return o;
 }
@@ -212,7 +191,7 @@ static dw_peer_publish_report publish(dw_peer_publisher *p, net *m, uint64_t ver
     dw_peer_publish_report report;
     assert_ok(dw_peer_publisher_publish(p, version, &report, &err), &err);
     net_keep(m, report.version);
-    assert_int_equal(dw_peer_publisher_version(p), report.version);
+    assert_int_equal(p->newest, report.version);
     return report;
 }
 
@@ -220,13 +199,12 @@ static int end(void **state)
 {
     rmdir(fresh_dir("reader"));
     rmdir(fresh_dir("kept"));
-    unlink(base_path());
     return temp_dir_remove(state);
 }
 
 /* Checks that every listed version, one by one, and the newest from nothing, is as
  * published under that number. Returns how many there are. */
-static size_t check_versions(const net *m, dw_store *store, const char *base)
+static size_t check_versions(const net *m, dw_store *store)
 {
     dw_error err = {0};
     size_t n = 0;
@@ -242,7 +220,6 @@ static size_t check_versions(const net *m, dw_store *store, const char *base)
         memcpy(versions, listed, n * sizeof *versions);
         dw_peer_replica_options_init(&options);
         options.into = fresh_dir("reader");
-        options.base = base;
         options.n_threads = 1;
         assert_ok(dw_peer_replica_open(&r, peer, &options, &err), &err);
         for (size_t i = one_by_one ? 0 : n - 1; i < n; i++) {
@@ -268,11 +245,10 @@ static void test_every_way(void **state)
         const way *w = &ways[i];
         net m;
         net_make(&m, w->format);
-        save_base(&m);
         dw_store *store = kit_mem_store();
         dw_peer_publish_options options = options_of(w);
         dw_peer_publisher *p = open_publisher(store, &m, &options);
-        assert_int_equal(dw_peer_publisher_version(p), w->has_base ? 0 : DW_NO_VERSION);
+        assert_int_equal(p->newest, DW_NO_VERSION);
         for (uint64_t v = 1; v <= 7; v++) {
             if (v != 1 && v != 5) /* nothing changes in 5 */
                 net_step(&m);
@@ -280,13 +256,12 @@ static void test_every_way(void **state)
             assert_int_equal(report.version, v);
             assert_false(report.was_there);
             assert_int_equal(report.n_changed > 0, v != 1 && v != 5);
-            const bool first = v == 1 && !w->has_base;
             const bool due = w->whole_every && v % w->whole_every == 0;
-            assert_int_equal(report.is_whole, first || due);
+            assert_int_equal(report.is_whole, v == 1 || due);
             assert_true(report.n_objects > 0);
         }
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, store, options.base), 7);
+        assert_int_equal(check_versions(&m, store), 7);
         /* a version is one TRL file, or an index with shards */
         if (w->format == DW_PEER_TRL)
             assert_int_equal(kit_find(store, "", "", NULL), 7);
@@ -304,7 +279,6 @@ static void test_a_restart_goes_on(void **state)
     for (size_t i = 0; i < N_WAYS; i++) {
         net m;
         net_make(&m, ways[i].format);
-        save_base(&m);
         dw_store *store = kit_mem_store();
         dw_peer_publish_options options = options_of(&ways[i]);
         const char *kept = fresh_dir("kept");
@@ -315,7 +289,7 @@ static void test_a_restart_goes_on(void **state)
             assert_int_equal(publish(p, &m, DW_NO_VERSION).version, v);
             dw_peer_publisher_close(p);
         }
-        assert_int_equal(check_versions(&m, store, options.base), 6);
+        assert_int_equal(check_versions(&m, store), 6);
         dw_store_close(store);
         net_free(&m);
     }
@@ -330,12 +304,10 @@ static void test_numbers(void **state)
         dw_peer_publish_report report;
         net m;
         net_make(&m, w->format);
-        save_base(&m);
         dw_store *store = kit_mem_store();
         dw_peer_publish_options options = options_of(w);
         options.whole_every = 0;
         options.first_version = 10;
-        options.base_version = 9;
         dw_peer_publisher *p = open_publisher(store, &m, &options);
         net_step(&m);
         assert_int_equal(publish(p, &m, DW_NO_VERSION).version, 10);
@@ -349,7 +321,7 @@ static void test_numbers(void **state)
         net_step(&m);
         assert_true(publish(p, &m, 14).is_whole);
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, store, options.base), 3);
+        assert_int_equal(check_versions(&m, store), 3);
         dw_store_close(store);
         net_free(&m);
     }
@@ -375,7 +347,7 @@ static void test_anchors_of_trl(void **state)
             assert_int_equal(publish(p, &m, v).is_whole, v == 1 || v % every == 0);
         }
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, store, NULL), 22);
+        assert_int_equal(check_versions(&m, store), 22);
         dw_store_close(store);
         net_free(&m);
     }
@@ -468,7 +440,6 @@ static void test_two_writers(void **state)
         net_make(&m, ways[i].format);
         net_make(&other, ways[i].format);
         memcpy(other.bytes, m.bytes, m.n_bytes);
-        save_base(&m);
         dw_store *store = kit_mem_store();
         dw_peer_publish_options options = options_of(&ways[i]);
         options.whole_every = 0;
@@ -481,7 +452,7 @@ static void test_two_writers(void **state)
         dw_status status = dw_peer_publisher_publish(b, DW_NO_VERSION, &report, &err);
         assert_told(status, &err);
         assert_true(status == DW_CONFLICT || status == DW_UNAVAILABLE);
-        assert_int_equal(check_versions(&m, store, options.base), 2);
+        assert_int_equal(check_versions(&m, store), 2);
         dw_peer_publisher_close(b);
         dw_peer_publisher_close(a);
         dw_store_close(store);
@@ -509,7 +480,6 @@ static void test_leftovers(void **state)
         dw_store *store = kit_mem_store();
         dw_peer_publish_options options;
         dw_peer_publish_options_init(&options, cases[i].format);
-        options.base = save_base(&m);
         dw_peer_publisher *p = open_publisher(store, &m, &options);
         publish(p, &m, DW_NO_VERSION);
         for (size_t k = 0; k < 2; k++)
@@ -519,7 +489,7 @@ static void test_leftovers(void **state)
         net_step(&m);
         publish(p, &m, DW_NO_VERSION);
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, store, options.base), 2);
+        assert_int_equal(check_versions(&m, store), 2);
         assert_int_equal(kit_find(store, "", cases[i].keys[1], NULL), 0);
         dw_store_close(store);
         net_free(&m);
@@ -563,7 +533,6 @@ static uint64_t run_one(const way *w, store_fault kind, uint64_t first, uint64_t
 {
     net m;
     net_make(&m, w->format);
-    save_base(&m);
     dw_store *inner = kit_mem_store();
     kit_faults faults = {.on = true, .kind = kind, .first = first, .n = span};
     dw_store *store = kit_fault_store(inner, &faults);
@@ -583,7 +552,7 @@ static uint64_t run_one(const way *w, store_fault kind, uint64_t first, uint64_t
     net_step(&m);
     assert_int_equal(publish(p, &m, DW_NO_VERSION).version, 4);
     dw_peer_publisher_close(p);
-    assert_int_equal(check_versions(&m, inner, options.base), 4);
+    assert_int_equal(check_versions(&m, inner), 4);
     dw_store_close(inner);
     net_free(&m);
     return n_calls;
@@ -593,7 +562,7 @@ static uint64_t run_one(const way *w, store_fault kind, uint64_t first, uint64_t
  * N_KINDS. */
 static void run_all(uint64_t span, unsigned every)
 {
-    static const size_t picked[] = {2, 4, 5}; /* trl 3 gap, slime overwrite, slime base */
+    static const size_t picked[] = {2, 4, 5}; /* trl 3 gap, slime overwrite and shards */
     every = kit_one_in(every, 7);
     unsigned turn = 0;
     for (size_t i = 0; i < sizeof picked / sizeof *picked; i++) {
@@ -643,7 +612,6 @@ static void test_weights_move_on(void **state)
         if (cases[i % 4].kind == STORE_FAULT_STALE && w->format != DW_PEER_TRL)
             continue;
         net_make(&m, w->format);
-        save_base(&m);
         dw_store *inner = kit_mem_store();
         kit_faults faults = {.kind = cases[i % 4].kind,
                              .operation = cases[i % 4].operation,
@@ -674,7 +642,7 @@ static void test_weights_move_on(void **state)
         assert_int_equal(report.version, 3);
         net_keep(&m, 3);
         dw_peer_publisher_close(p);
-        assert_int_equal(check_versions(&m, inner, options.base), 3);
+        assert_int_equal(check_versions(&m, inner), 3);
         dw_store_close(store);
         dw_store_close(inner);
         net_free(&m);
