@@ -1,7 +1,7 @@
 """Computes the results of `deltawire stats` with numpy, slowly, from its documentation.
 
-docs/deltawire.1 defines what is measured; cli/stats_learn.h how
-predictors learn, cli/stats_item.c the classes of history.
+docs/deltawire.1 defines what is measured; cli/stats/stats_learn.h how
+predictors learn, cli/stats/stats_item.c the classes of history.
 """
 import collections
 import math
