@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "agent_followers.h"
-#include "follow.h"
+#include "cmd_follow.h"
 #include "json_out.h"
 #include "progress_bar.h"
 #include "stream_info.h"

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "follow.h"
+#include "cmd_follow.h"
 #include "json_out.h"
 #include "print.h"
 #include "progress_bar.h"

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "cache_dir.h"
 #include "checkpoint_read.h"
-#include "publish.h"
+#include "cmd_publish.h"
 #include "path.h"
 #include "print.h"
 #include "progress_bar.h"

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "publish.h"
+#include "cmd_publish.h"
 #include "print.h"
 #include "stream_open.h"
 

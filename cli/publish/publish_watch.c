@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "cache_dir.h"
-#include "publish.h"
+#include "cmd_publish.h"
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"

@@ -1,6 +1,6 @@
 /* The verb `follow`, in parts: arguments, the loop, and the agent. */
-#ifndef CLI_FOLLOW_H
-#define CLI_FOLLOW_H
+#ifndef CLI_CMD_FOLLOW_H
+#define CLI_CMD_FOLLOW_H
 
 #include <deltawire/agent.h>
 

@@ -1,6 +1,6 @@
 /* Publishes one checkpoint, or each one that a trainer saves. */
-#ifndef CLI_PUBLISH_H
-#define CLI_PUBLISH_H
+#ifndef CLI_CMD_PUBLISH_H
+#define CLI_CMD_PUBLISH_H
 
 #include <deltawire/publish.h>
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "follow.h"
+#include "cmd_follow.h"
 #include "commands.h"
 #include "json_out.h"
 #include "progress_bar.h"

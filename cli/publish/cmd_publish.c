@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "publish.h"
+#include "cmd_publish.h"
 #include "commands.h"
 #include "fail.h"
 #include "json_out.h"
