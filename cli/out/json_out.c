@@ -18,9 +18,10 @@ json_t *cli_json_string(const char *text)
 {
     dw_writer valid = {0};
     dw_write_utf8(&valid, text);
-    json_t *string = valid.failed
-                         ? NULL
-                         : json_stringn_nocheck((const char *)valid.bytes, valid.n_bytes);
+    json_t *string = NULL;
+    if (!valid.failed) /* an empty text has no bytes */
+        string = json_stringn_nocheck(valid.n_bytes > 0 ? (const char *)valid.bytes : "",
+                                      valid.n_bytes);
     dw_writer_release(&valid);
     return string;
 }
