@@ -74,7 +74,7 @@ core = Extension(
     depends=[str(path.relative_to(ROOT))
              for folder in ("python/src", "include/deltawire")
              for path in (ROOT / folder).glob("*.h")],
-    include_dirs=["include"],
+    include_dirs=["include", "src"],
     define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_POSIX_C_SOURCE", "200809L"),
                    ("_DEFAULT_SOURCE", None)],
     extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", *WARNINGS, *python_headers],

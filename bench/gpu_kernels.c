@@ -18,7 +18,7 @@
 #include "cuda/cuda_digest.h"
 #include "cuda/cuda_encode.h"
 #include "cuda/cuda_stage.h"
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 #include "gpu_model.h"
 #include "gpu_watch.h"
 #include "measure.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include <deltawire/publish.h>
-#include <deltawire/rollout.h>
+#include "engine/rollout.h"
 
 #include "measure.h"
 #include "workload.h"

@@ -22,7 +22,8 @@ static const uint64_t shape[] = {N};
 
 static dw_tensor tensor_of(float *weights)
 {
-    return (dw_tensor){"model.weight", DW_F32, 1, shape, N * sizeof(float), weights, 0, NULL};
+    return (dw_tensor){"model.weight",    DW_F32,  1, shape,
+                       N * sizeof(float), weights, 0, NULL};
 }
 
 /* ---- the engine: requests go through a gate ---- */
@@ -67,40 +68,25 @@ static void *serve(void *unused)
     return NULL;
 }
 
-/* ---- its driver ---- */
-
 /* When this returns, no request reads weights. */
-static dw_status pause_engine(void *self, const dw_engine_update *update, dw_error *err)
+static void pause_engine(void)
 {
-    (void)self, (void)update, (void)err;
     pthread_mutex_lock(&gate.lock);
     gate.closed = true;
     while (gate.n_inside > 0)
         pthread_cond_wait(&gate.changed, &gate.lock);
     pthread_mutex_unlock(&gate.lock);
-    return DW_OK;
 }
 
-static dw_status resume_engine(void *self, const dw_engine_update *update, dw_error *err)
+static void resume_engine(void)
 {
-    (void)self, (void)update, (void)err;
     pthread_mutex_lock(&gate.lock);
     gate.closed = false;
     pthread_cond_broadcast(&gate.changed);
     pthread_mutex_unlock(&gate.lock);
-    return DW_OK;
 }
 
-/* No apply: it reads the weights that are followed into. No probe: it always runs, at the
- * version of the last update. */
-static const dw_engine_driver driver = {
-    .struct_bytes = sizeof driver,
-    .name = "example",
-    .pause = pause_engine,
-    .resume = resume_engine,
-};
-
-/* ---- the trainer, and the rollout ---- */
+/* ---- the trainer, and the follower ---- */
 
 static dw_status train(dw_publisher *publisher, size_t step, dw_error *err)
 {
@@ -114,41 +100,48 @@ static dw_status train(dw_publisher *publisher, size_t step, dw_error *err)
                : status;
 }
 
-static void print_step(void *context, const dw_rollout_step *step)
+/* The four phases. If an apply fails, the weights may be a mix: the engine stays paused,
+ * and the next sync makes them whole. */
+static dw_status sync_engine(dw_follower *follower, dw_error *err)
 {
-    (void)context;
-    printf("version %" PRIu64 ": %" PRIu64 " changes, stopped for %" PRIu64 " us\n",
-           step->version, step->n_changed, step->stopped_us);
+    uint64_t version, newest;
+    dw_status status = dw_follower_poll(follower, &newest, err);
+    if (status == DW_OK) /* the engine serves while this fetches and proves */
+        status = dw_follower_stage(follower, DW_NEWEST, &version, NULL, err);
+    if (status == DW_OK)
+        status = dw_follower_prepare(follower, err);
+    if (status != DW_OK)
+        return status;
+    pause_engine();
+    status = dw_follower_apply(follower, err);
+    if (status != DW_OK)
+        return status;
+    resume_engine();
+    status = dw_follower_finish(follower, err);
+    if (status == DW_OK)
+        printf("version %" PRIu64 "\n", dw_follower_version(follower));
+    return status;
 }
 
 static dw_status run(dw_store *store, dw_error *err)
 {
     const dw_tensor weights = tensor_of(trained), memory = tensor_of(served);
     dw_publisher *publisher = NULL;
-    dw_engine *engine = NULL;
-    dw_rollout *rollout = NULL;
-    dw_follow_options follow;
-    dw_follow_options_init(&follow);
-    follow.tensors = &memory;
-    follow.n_tensors = 1;
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
-    options.engines = &engine;
-    options.n_engines = 1;
-    options.watch.step = print_step;
+    dw_follower *follower = NULL;
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = &memory;
+    options.n_tensors = 1;
     versions[0] = dw_digest_bytes(trained, sizeof trained);
     dw_status status = dw_publisher_open(&publisher, store, &weights, 1, NULL, err);
     if (status == DW_OK)
-        status = dw_engine_new(&engine, &driver, NULL, NULL, err);
-    if (status == DW_OK)
-        status = dw_rollout_open(&rollout, store, &follow, &options, err);
+        status = dw_follower_open(&follower, store, &options, err);
     for (size_t step = 1; status == DW_OK && step <= N_STEPS; step++) {
         status = train(publisher, step, err);
         if (status == DW_OK)
-            status = dw_rollout_sync(rollout, DW_NEWEST, NULL, err);
+            status = sync_engine(follower, err);
     }
-    dw_rollout_close(rollout);
-    dw_engine_close(engine);
+    dw_follower_close(follower);
     dw_publisher_close(publisher);
     return status;
 }

@@ -3,8 +3,10 @@
 #
 #     src/LAYER       its own headers, and those of the layers before it in the list below
 #     bench           its own, and all of src
-#     cli             its own, those of bench, and src/base
-#     python/src, examples    their own
+#     cli             its own, those of bench, src/base, and the interfaces of other layers
+#                     that are not public (`inner` below)
+#     python/src      its own, and those interfaces
+#     examples        its own
 #
 # weights/replica.h, the inside of weights, is only for src/weights and bench. Public
 # headers may be included anywhere. A folder of src that is not in the list is refused
@@ -20,6 +22,8 @@ cd "$(dirname "$0")/.."
     BEGIN {
         n = split("base kernel tensor quant codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
         for (i = 1; i <= n; i++) rank[list[i]] = i
+        n = split("agent/agent.h engine/engine.h engine/rollout.h layout/layout.h compat/peer.h compat/peer_publish.h cuda/cuda.h", list, " ")
+        for (i = 1; i <= n; i++) inner[list[i]] = 1
         uses["cli"] = "cli bench"
         uses["bench"] = "bench"
         uses["python"] = "python"
@@ -39,6 +43,7 @@ cd "$(dirname "$0")/.."
         if (header[2] == "") return file[1] == "src" || is_beside(file[1], name)
         if (!(header[1] in rank)) return 0
         if (file[1] == "src") return file[2] in rank && rank[header[1]] <= rank[file[2]]
+        if ((file[1] == "cli" || file[1] == "python") && name in inner) return 1
         return file[1] == "bench" || (file[1] == "cli" && header[1] == "base")
     }
     NF == 1 {

@@ -2,7 +2,7 @@
 #ifndef CLI_AGENT_FOLLOWERS_H
 #define CLI_AGENT_FOLLOWERS_H
 
-#include <deltawire/agent.h>
+#include "agent/agent.h"
 
 /* Reads the reports of all followers and passes them to AGENT. DW_CORRUPT if one of them
  * cannot go on to HEAD, because its next version is missing. If HEAD is DW_NO_VERSION,

@@ -2,7 +2,7 @@
 #ifndef CLI_CMD_FOLLOW_H
 #define CLI_CMD_FOLLOW_H
 
-#include <deltawire/agent.h>
+#include "agent/agent.h"
 
 #include "after_version.h"
 #include "agent_options.h"

@@ -13,7 +13,7 @@
 
 #include <deltawire/checkpoint.h>
 #include <deltawire/follow.h>
-#include <deltawire/peer.h>
+#include "compat/peer.h"
 #include <deltawire/publish.h>
 
 #include "command_line.h"

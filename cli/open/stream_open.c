@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <deltawire/checkpoint.h>
-#include <deltawire/peer.h>
+#include "compat/peer.h"
 
 #include "base/error.h"
 #include "base/file.h"

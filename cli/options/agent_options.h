@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include <deltawire/agent.h>
+#include "agent/agent.h"
 
 #include "command_line.h"
 

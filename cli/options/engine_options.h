@@ -2,7 +2,7 @@
 #ifndef CLI_ENGINE_OPTIONS_H
 #define CLI_ENGINE_OPTIONS_H
 
-#include <deltawire/rollout.h>
+#include "engine/rollout.h"
 
 #include "command_line.h"
 

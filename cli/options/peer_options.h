@@ -2,7 +2,7 @@
 #ifndef CLI_PEER_OPTIONS_H
 #define CLI_PEER_OPTIONS_H
 
-#include <deltawire/peer_publish.h>
+#include "compat/peer_publish.h"
 
 #include "command_line.h"
 

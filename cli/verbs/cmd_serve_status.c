@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <deltawire/agent.h>
+#include "agent/agent.h"
 #include <deltawire/stream.h>
 
 #include "agent_followers.h"

@@ -7,6 +7,7 @@
 
 #include "json_out.h"
 #include "print.h"
+#include "cuda/cuda.h"
 
 static void print_lines(const dw_cuda_report *cuda)
 {

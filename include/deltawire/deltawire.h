@@ -21,13 +21,6 @@
  *     follow.h        stable         getting versions: the engine's side
  *     control.h       stable         the version of a mapped directory
  *     snapshot.h      stable         reading a directory that a follower updates
- *     engine.h        experimental   inference servers that take new weights
- *     rollout.h       experimental   a follower with its engines
- *     agent.h         experimental   health, status and metrics by HTTP
- *     layout.h        experimental   weights that an engine keeps in another layout
- *     cuda.h          experimental   which CUDA devices there are
- *     peer.h          experimental   reading versions of TRL and slime
- *     peer_publish.h  experimental   writing them
  *     version.h       stable         the version of the library
  *
  * These rules hold in all of them.
@@ -63,25 +56,18 @@
 #ifndef DELTAWIRE_H
 #define DELTAWIRE_H
 
-#include "deltawire/agent.h"
 #include "deltawire/checkpoint.h"
 #include "deltawire/control.h"
-#include "deltawire/cuda.h"
 #include "deltawire/delta.h"
 #include "deltawire/device.h"
 #include "deltawire/digest.h"
-#include "deltawire/engine.h"
 #include "deltawire/error.h"
 #include "deltawire/files.h"
 #include "deltawire/follow.h"
 #include "deltawire/guard.h"
-#include "deltawire/layout.h"
-#include "deltawire/peer.h"
-#include "deltawire/peer_publish.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/quantize.h"
-#include "deltawire/rollout.h"
 #include "deltawire/sign.h"
 #include "deltawire/snapshot.h"
 #include "deltawire/store.h"

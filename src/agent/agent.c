@@ -1,4 +1,4 @@
-#include "agent/agent.h"
+#include "agent/agent_int.h"
 
 #include <errno.h>
 #include <inttypes.h>

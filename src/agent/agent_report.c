@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/agent.h"
+#include "agent/agent_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

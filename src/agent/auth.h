@@ -8,7 +8,7 @@
 
 #include "agent/listen.h"
 #include "base/hash.h"
-#include "deltawire/agent.h"
+#include "agent/agent.h"
 
 typedef struct dw_guard {
     bool has_token;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/rollout.h"
+#include "engine/rollout.h"
 
 #define DW_HISTORY_VERSIONS 512 /* that an agent keeps */
 

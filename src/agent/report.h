@@ -10,7 +10,7 @@
 
 #include "agent/histogram.h"
 #include "agent/history.h"
-#include "deltawire/agent.h"
+#include "agent/agent.h"
 
 #define DW_AGENT_ERRORS        20
 #define DW_AGENT_MAX_FOLLOWERS 4096 /* more are not shown */

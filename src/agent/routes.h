@@ -4,7 +4,7 @@
 
 #include <microhttpd.h>
 
-#include "agent/agent.h"
+#include "agent/agent_int.h"
 #include "agent/auth.h"
 #include "agent/page.h"
 

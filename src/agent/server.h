@@ -2,7 +2,7 @@
 #ifndef DW_AGENT_SERVER_H
 #define DW_AGENT_SERVER_H
 
-#include "deltawire/agent.h"
+#include "agent/agent.h"
 
 typedef struct dw_server dw_server;
 

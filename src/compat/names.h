@@ -2,7 +2,7 @@
 #ifndef DW_COMPAT_NAMES_H
 #define DW_COMPAT_NAMES_H
 
-#include "deltawire/peer.h"
+#include "compat/peer.h"
 #include "stream/record.h"
 
 #define DW_TRL_ANCHORS "anchors/step_"

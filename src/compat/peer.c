@@ -1,4 +1,4 @@
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,110 +1,112 @@
-/* Reads the buckets of other systems: from the names of objects to steps of a replica.
+/* Peers: reads the versions of other systems in a bucket or a directory.
  *
- *     peer.c             the format, and the list of versions
- *     peer_record.c      records of versions, fetched and kept
- *     trl.c, slime.c     parse a record
- *     payload.c          one packed tensor: a zstd frame, XOR or positions, a checksum
- *     packed.c           turns a version of packed tensors into deltawire deltas
- *     whole.c            a version that is a whole checkpoint
- *     step.c             a version, fetched, proven and ready to be applied
- *     peer_replica.c     a directory that is brought from version to version
- *     peer_route.c       the versions on its way
+ *     trl     anchors/step_%06d.safetensors, deltas/step_%06d.safetensors
+ *     slime   weight_v%06d/model.safetensors.index.json and the files it names
+ *
+ *     dw_peer_detect         finds the format
+ *     dw_peer_list           lists the versions
+ *     dw_peer_version_base   reads which version one starts from
+ *     dw_peer_replica_sync   brings a checkpoint directory to a version
+ *
+ * These formats guarantee less than a stream. All that a format allows to check is
+ * checked before a byte of the weights changes. docs/PEERS.md lists the rest.
  */
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H
 
-#include "base/json_tree.h"
-#include "compat/payload.h"
-#include "deltawire/peer.h"
-#include "stream/listing.h"
+#include "deltawire/stream.h"
 
-#define DW_PEER_RECORD_BYTES (16u << 20)  /* of an index; also of all kept records */
-#define DW_PEER_HEAD_BYTES   (256u << 10) /* of a TRL file, read for its header */
-#define DW_PEER_KEPT_RECORDS 16
+typedef struct dw_peer dw_peer;
+typedef struct dw_peer_replica dw_peer_replica;
 
-typedef struct dw_peer_file {
-    char key[DW_KEY_TEXT];
-    uint64_t n_bytes; /* as listed */
-    size_t first;     /* of its entries */
-    size_t end;
-} dw_peer_file;
+typedef enum dw_peer_format {
+    DW_PEER_TRL = 1,
+    DW_PEER_SLIME = 2,
+} dw_peer_format;
 
-/* A record's entry of one tensor. The strings belong to the record's JSON. */
-typedef struct dw_peer_entry {
-    const char *name;
-    const char *file; /* a plain name beside the record */
-} dw_peer_entry;
+/* "trl", "slime"; "?" if FORMAT is none of them. */
+const char *dw_peer_format_name(dw_peer_format format);
+bool dw_peer_format_from_name(dw_peer_format *out, const char *name);
 
-typedef struct dw_peer_record {
-    uint64_t version;
-    bool is_whole;
-    uint64_t named_base; /* DW_NO_VERSION: it is whole, or the format names no base */
-    dw_packing packing;
-    dw_checksum checksum;
-    char refusal[160]; /* why this library cannot read it; "": it can */
-    dw_peer_file *files;
-    size_t n_files;
-    dw_peer_entry *entries; /* by file, then name; TRL: none */
-    size_t n_entries;
-    size_t n_tensors;                /* TRL: in the file */
-    uint64_t n_bytes;                /* of the files */
-    uint8_t sha256[DW_SHA256_BYTES]; /* distinguishes it from another version with the
-                                        same number */
-    dw_listed listed;                /* its own object at the time of the read */
-    dw_json *root;
-} dw_peer_record;
+/* ---- listing ------------------------------------------------------------------ */
 
-struct dw_peer {
-    dw_store *store;
-    dw_peer_format format;
-    bool is_listed;
-    dw_listing listings[2]; /* TRL: anchors, deltas; else one */
-    uint64_t *versions;     /* ascending */
-    size_t n_versions;
-    dw_peer_record
-        *records[DW_PEER_KEPT_RECORDS]; /* the last ones read; an index can be long */
-    size_t n_records;
-};
+/* Finds the format of the versions at the root of STORE, only from the names of objects.
+ * DW_NOT_FOUND if it is no known format, or a deltawire stream. */
+dw_status dw_peer_detect(dw_store *store, dw_peer_format *out, dw_error *err);
 
-/* The object that completes the version: TRL's file, slime's index. */
-dw_listed *dw_peer_find(const dw_peer *peer, uint64_t version);
+/* Detects the format and opens. Fetches nothing yet. */
+dw_status dw_peer_open(dw_peer **out, dw_store *store, dw_error *err);
+void dw_peer_close(dw_peer *peer);
 
-/* Whether the version was listed, and its index in the list. */
-bool dw_peer_has(const dw_peer *peer, uint64_t version, size_t *place);
+dw_peer_format dw_peer_get_format(const dw_peer *peer);
 
-/* Gets the record. Reads it again if the listing shows another object. Lives until the
- * next dw_peer_list, or until another is read. */
-dw_status dw_peer_record_get(dw_peer *peer, uint64_t version, const dw_peer_record **out,
-                             dw_error *err);
-void dw_peer_record_free(dw_peer_record *record);
+/* Lists the store, and returns the numbers of the versions, ascending. A version of slime
+ * counts once its index exists. The array lives until the next call
+ * of this function. It may be empty. */
+dw_status dw_peer_list(dw_peer *peer, const uint64_t **versions, size_t *n_versions,
+                       dw_error *err);
 
-/* How many tensors a whole anchor of TRL has: as many as the oldest readable one. */
-dw_status dw_peer_full_count(dw_peer *peer, size_t *n_tensors, dw_error *err);
+/* The version that a listed version starts from; DW_NO_VERSION: it has all weights. For
+ * an anchor of TRL that lacks some tensors it is the version before. Reads TRL's header
+ * or slime's index, keeps it, and reads it again if its size or time in the store
+ * changes. DW_NOT_FOUND if there is no such version. */
+dw_status dw_peer_version_base(dw_peer *peer, uint64_t version, uint64_t *base,
+                               dw_error *err);
 
-/* The version that RECORD starts from, if the model has N_FULL tensors; DW_NO_VERSION
- * if it is whole. For an anchor that lacks some it is the version listed before. */
-uint64_t dw_peer_base(const dw_peer *peer, const dw_peer_record *record, size_t n_full);
+/* ---- a checkpoint directory that is kept at a version ------------------------- */
 
-/* ---- parsers, one for each format; the bytes are untrusted ---- */
+typedef struct dw_peer_replica_options {
+    size_t struct_bytes; /* set by dw_peer_replica_options_init */
+    const char *into;    /* as in dw_follow_options: it is created if it does not exist,
+                            filled if it is empty, and patched if it holds a version
+                            of this peer. Other contents are refused */
+    const char *base;    /* the checkpoint that the first version of slime starts
+                            from: their version 0, the engine's own model */
+    unsigned n_threads;
+} dw_peer_replica_options;
 
-/* HEAD holds the first N_HEAD bytes of the file, with its header. */
-dw_status dw_peer_read_trl(dw_peer_record *out, bool is_anchor, const void *head,
-                           size_t n_head, const char *where, dw_error *err);
-dw_status dw_peer_read_slime(dw_peer_record *out, const void *text, size_t n_bytes,
-                             const char *where, dw_error *err);
+void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
+                                        size_t struct_bytes);
+#define dw_peer_replica_options_init(options)                                            \
+    dw_peer_replica_options_init_sized(options, sizeof *(options))
 
-/* ---- helpers of the parsers ---- */
+/* Opens the directory, and finishes an apply that a killed process left. */
+dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,
+                               const dw_peer_replica_options *options, dw_error *err);
+void dw_peer_replica_close(dw_peer_replica *replica);
 
-/* Sorts the entries and lists their files, DIR/NAME. Refuses names that lead out of DIR,
- * and duplicate tensors. */
-dw_status dw_peer_list_files(dw_peer_record *record, const char *dir, const char *where,
-                             dw_error *err);
+/* The version of the weights, or DW_NO_VERSION. */
+uint64_t dw_peer_replica_version(const dw_peer_replica *replica);
 
-/* Sets the checksum, or the refusal if it is not known. */
-void dw_peer_set_checksum(dw_peer_record *record, const char *name);
+/* The weights by name; none if there is no version. Valid until the next sync or close.
+ */
+const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *replica,
+                                         size_t *n_tensors);
 
-/* Sets the refusal, unless it is already set. */
-void dw_peer_refuse(dw_peer_record *record, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* The digest of the weights (digest.h); 0 if there is no version. */
+dw_digest dw_peer_replica_state(const dw_peer_replica *replica);
+
+typedef struct dw_peer_sync_report {
+    uint64_t from;    /* DW_NO_VERSION: from nothing */
+    uint64_t version; /* of the weights now */
+    uint64_t n_steps;
+    uint64_t n_objects;
+    uint64_t n_bytes; /* fetched */
+    uint64_t n_changed;
+    uint64_t n_checked; /* tensors whose checksum was compared before they were written */
+    bool is_verified;   /* the format's checksum proved every tensor that was fetched, or
+                           nothing was fetched */
+    uint64_t reserved[4];
+} dw_peer_sync_report;
+
+/* Brings the weights to GOAL (DW_NEWEST: the newest that is listed), version by version,
+ * from the last version on the route that has all weights. If the process is killed, the
+ * next open finds the weights at a version. DW_NOT_FOUND if GOAL does not exist or no
+ * route leads to it. DW_STALE if the weights' version was written again in the store, for
+ * example by a run that was started again. REPORT is filled also if this fails, and may
+ * be NULL. */
+dw_status dw_peer_replica_sync(dw_peer_replica *replica, uint64_t goal,
+                               const dw_progress *progress, dw_peer_sync_report *report,
+                               dw_error *err);
 
 #endif

@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "compat/peer.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_int.h"
+#include "compat/peer_publish_int.h"
 #include "tensor/tensor_list.h"
 #include "weights/own_dir.h"
 

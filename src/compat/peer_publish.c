@@ -1,4 +1,4 @@
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 
 #include "base/error.h"
 #include "base/mem.h"

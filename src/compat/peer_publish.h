@@ -1,146 +1,91 @@
-/* The internals of a publisher for peers.
+/* Publishing for peers: writes versions in the formats of other systems.
  *
- *     peer_publish.c       open, close
- *     publish_version.c    one version: looked for, written, proven
- *     peer_baseline.c      the newest version in the store, kept as a directory
- *     publish_object.c     creates objects, removes those of a killed process
- *     publish_changes.c    finds and packs the changed tensors
- *     publish_trl.c, publish_slime.c     the two formats
+ *     trl     an anchor or a delta, one file a version
+ *     slime   a directory a version: shards, and the index last
+ *
+ *     dw_peer_publisher_open      reads the newest version back as the baseline
+ *     dw_peer_publisher_publish   publishes the weights, and proves the version
+ *
+ * A version is written against the baseline, a checkpoint directory that the functions of
+ * peer.h keep at the newest version in the store. After each publish the baseline
+ * follows, and is compared with the weights: DW_OK means that a reader of the store gets
+ * these weights, bit for bit.
+ *
+ * Objects are created and never replaced. These formats cannot keep two writers apart, so
+ * only one process may write. A second one is mostly, not always, noticed (DW_CONFLICT).
+ * docs/PEERS.md lists what each format can hold.
  */
 #ifndef DW_COMPAT_PEER_PUBLISH_H
 #define DW_COMPAT_PEER_PUBLISH_H
 
-#include "base/bytes.h"
-#include "compat/payload.h"
-#include "deltawire/checkpoint.h"
-#include "deltawire/peer_publish.h"
-#include "store/store.h"
+#include "deltawire/delta.h"
+#include "compat/peer.h"
 
-struct dw_peer_publisher {
-    dw_store *store;
-    dw_peer_publish_options options; /* strings are copies */
-    const dw_tensor *tensors;        /* the caller's */
-    size_t n_tensors;
-    size_t *order;   /* their indices, sorted by name */
-    dw_tensor *next; /* [n_tensors] names ascending, with the data of the last
-                        publish */
+typedef struct dw_peer_publisher dw_peer_publisher;
 
-    /* the baseline (peer_baseline.c) */
-    dw_peer *peer;            /* NULL while the store holds no version */
-    dw_peer_replica *replica; /* NULL until something was read back */
-    bool owns_dir;            /* options.baseline_dir is a temporary one */
+typedef enum dw_peer_delta {
+    DW_PEER_XOR = 0,       /* new XOR old */
+    DW_PEER_OVERWRITE = 1, /* positions and bytes; tensors below 4 GiB */
+} dw_peer_delta;
 
-    uint64_t newest; /* in the store, or DW_NO_VERSION */
-    bool looked;     /* newest is up to date */
+typedef enum dw_peer_checksum {
+    DW_PEER_XXH3_128 = 0,
+    DW_PEER_ADLER32 = 1,
+} dw_peer_checksum;
 
-    /* the version that was begun but is not proven; DW_NO_VERSION: none */
-    uint64_t unsure;
-    bool written;   /* this handle wrote all its objects */
-    bool disproven; /* the version that was read back is damaged, or has other weights */
-    dw_digest unsure_state; /* of the weights that were written */
-};
+typedef struct dw_peer_publish_options {
+    size_t struct_bytes; /* set by dw_peer_publish_options_init */
+    dw_peer_format format;
+    unsigned trl_layout;  /* TRL: 1, or 3, the default */
+    dw_codec trl_codec;   /* TRL: DW_CODEC_GAP, the default, or DW_CODEC_RAW; layout 1 has
+                             only RAW */
+    unsigned whole_every; /* TRL, slime: write the whole model if the version is a
+                             multiple of this. 0: the format's default, which is 10 in
+                             TRL's layout 1, 20 in layout 3, and never in slime */
+    dw_peer_delta delta;  /* slime */
+    dw_peer_checksum checksum; /* slime */
+    uint64_t max_shard_bytes;  /* slime: the size of the tensors in one file before
+                                  compression; 0: 1 GiB. Bounds memory too */
+    uint64_t first_version;    /* the first version in an empty store; default 1 */
+    const char *baseline_dir; /* kept for the next start; NULL: a temporary one in TMPDIR,
+                                 so the next start reads everything back */
+    unsigned n_threads;       /* 0: all cores */
+    dw_progress progress;     /* for opening and publishing */
+} dw_peer_publish_options;
 
-/* A version to write. */
-typedef struct dw_peer_job {
+void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
+                                        size_t struct_bytes, dw_peer_format format);
+#define dw_peer_publish_options_init(options, format)                                    \
+    dw_peer_publish_options_init_sized(options, sizeof *(options), format)
+
+/* Opens STORE for writing versions at its root, and brings the baseline to the newest
+ * version in it. TENSORS stay the caller's and are read at each publish. DW_CONFLICT if
+ * the store holds another format or a deltawire stream; DW_MISMATCH if it holds another
+ * model; DW_UNSUPPORTED, with the tensor's name, if the format cannot hold a tensor: TRL
+ * has only BF16. */
+dw_status dw_peer_publisher_open(dw_peer_publisher **out, dw_store *store,
+                                 const dw_tensor *tensors, size_t n_tensors,
+                                 const dw_peer_publish_options *options, dw_error *err);
+void dw_peer_publisher_close(dw_peer_publisher *publisher);
+
+typedef struct dw_peer_publish_report {
     uint64_t version;
-    uint64_t base_version; /* if there is a base */
-    const dw_tensor *base; /* [n] names ascending; NULL: there is none */
-    const dw_tensor *next; /* [n] the same names, types and shapes */
-    size_t n;
-    bool whole;
-} dw_peer_job;
+    bool is_whole;      /* the whole model was written */
+    bool was_there;     /* nothing was written: the store already had this version */
+    uint64_t n_changed; /* elements that differ from the version before */
+    uint64_t n_objects;
+    uint64_t n_bytes;
+    uint64_t reserved[4];
+} dw_peer_publish_report;
 
-/* Fills NEXT: the tensors sorted by name, with their current data. */
-void dw_peer_look_at_tensors(dw_peer_publisher *p);
-
-/* ---- the baseline ---- */
-
-/* The weights of the newest version; no tensors if there is none. Valid until the next
- * publish.
- */
-const dw_tensor *dw_peer_publisher_baseline(const dw_peer_publisher *publisher,
-                                            size_t *n_tensors);
-
-/* Asks the store for its newest version. */
-dw_status dw_peer_baseline_look(dw_peer_publisher *p, dw_error *err);
-
-/* If the store has no version: checks that the directory can hold the baseline. */
-dw_status dw_peer_baseline_check(dw_peer_publisher *p, dw_error *err);
-
-/* Brings the baseline to the newest version, and checks that it is the same model. */
-dw_status dw_peer_baseline_follow(dw_peer_publisher *p, dw_error *err);
-
-/* Whether the newest version is damaged and the versions before it can be read. */
-bool dw_peer_baseline_blames_newest(dw_peer_publisher *p);
-
-/* Empties the baseline: the next follow reads everything back. */
-void dw_peer_baseline_reset(dw_peer_publisher *p);
-
-void dw_peer_baseline_release(dw_peer_publisher *p);
-
-/* ---- objects ---- */
-
-/* Creates an object and counts it. If the key is taken by an object with the same bytes,
- * that counts as success, because the first reply may have been lost. DW_CONFLICT if it
- * has other bytes. */
-dw_status dw_peer_put(dw_peer_publisher *p, const char *key, const dw_source *source,
-                      dw_peer_publish_report *report, dw_error *err);
-dw_status dw_peer_put_text(dw_peer_publisher *p, const char *key, const dw_writer *text,
-                           dw_peer_publish_report *report, dw_error *err);
-
-/* Removes all objects under PREFIX, which belong to an unfinished version: its RECORD,
- * which is written last, does not exist. */
-dw_status dw_peer_clear(dw_peer_publisher *p, const char *prefix, const char *record,
-                        dw_error *err);
-
-/* Writes a safetensors file under KEY. */
-dw_status dw_peer_put_file(dw_peer_publisher *p, const char *key,
-                           const dw_tensor *tensors, size_t n_tensors,
-                           const dw_pair *metadata, size_t n_metadata,
-                           dw_peer_publish_report *report, dw_error *err);
-
-/* ---- changes ---- */
-
-typedef struct dw_peer_changes {
-    dw_tensor *base; /* the changed tensors, names ascending */
-    dw_tensor *next;
-    size_t n;
-    uint64_t n_elems; /* changed elements */
-} dw_peer_changes;
-
-dw_status dw_peer_changes_find(dw_peer_changes *out, const dw_peer_job *job,
-                               unsigned n_threads, dw_error *err);
-void dw_peer_changes_release(dw_peer_changes *changes);
-
-/* Some of the changed tensors, each as one zstd frame. */
-typedef struct dw_peer_pack {
-    dw_tensor *frames;                   /* [n] U8, under the tensors' own names */
-    char (*checksums)[DW_CHECKSUM_TEXT]; /* [n] of the new tensors */
-    size_t n;
-    dw_writer *bytes; /* [n] the memory of the frames */
-    uint64_t *dims;
-} dw_peer_pack;
-
-dw_status dw_peer_pack_make(dw_peer_pack *out, const dw_peer_changes *changes,
-                            size_t first, size_t n,
-                            const dw_peer_publish_options *options, dw_error *err);
-void dw_peer_pack_release(dw_peer_pack *pack);
-
-/* ---- the formats ---- */
-
-/* The object that completes a version; TRL has two candidates. */
-#define DW_PEER_RECORDS 2
-#define DW_PEER_KEY     128
-
-/* The largest version that names.c accepts. */
-#define DW_PEER_MAX_VERSION 999999999999999u
-
-size_t dw_peer_record_keys(char keys[DW_PEER_RECORDS][DW_PEER_KEY], dw_peer_format format,
-                           uint64_t version);
-
-dw_status dw_publish_trl(dw_peer_publisher *p, const dw_peer_job *job,
-                         dw_peer_publish_report *report, dw_error *err);
-dw_status dw_publish_slime(dw_peer_publisher *p, const dw_peer_job *job,
-                           dw_peer_publish_report *report, dw_error *err);
+/* Publishes the weights as VERSION, or as the next one (DW_NO_VERSION), and proves it. If
+ * nothing changed, it still writes a version: a file without tensors. (TRL's own trainer
+ * skips the number.) If VERSION is not the next one, the whole model is written.
+ *
+ * After an error the version may be there or not. Call this again with the same weights:
+ * it finds out and sets was_there. DW_CONFLICT if VERSION is there with other weights.
+ * REPORT may be NULL. */
+dw_status dw_peer_publisher_publish(dw_peer_publisher *publisher, uint64_t version,
+                                    dw_peer_publish_report *report, dw_error *err);
 
 #endif

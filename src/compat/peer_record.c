@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "compat/names.h"
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 #include "store/store.h"
 #include "tensor/safetensors.h"
 

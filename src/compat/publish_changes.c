@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "compat/payload.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "kernel/kernel.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor_list.h"

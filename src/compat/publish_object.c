@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "stream/anchor.h"
 #include "tensor/shard_index.h"
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "tensor/checkpoint.h"
 
 #define NAME_SIZE 80

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "codec/delta.h"
 #include "codec/trl_delta.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "tensor/dtype.h"
 
 static void write_names(dw_writer *w, const dw_peer_job *job)

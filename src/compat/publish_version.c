@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/parallel.h"
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "tensor/tensor_list.h"
 
 static dw_status compare_one(void *context, size_t i, unsigned worker, dw_error *err)

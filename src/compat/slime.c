@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "base/mem.h"
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 #include "tensor/safetensors.h"
 
 static const char *text_of(const dw_json *object, const char *key)

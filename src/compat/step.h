@@ -3,7 +3,7 @@
 #ifndef DW_COMPAT_STEP_H
 #define DW_COMPAT_STEP_H
 
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 #include "stream/transfer.h"
 #include "weights/position.h"
 #include "tensor/safetensors.h"

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "codec/trl_delta.h"
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 
 static const char *text_of(const dw_json *object, const char *key)
 {

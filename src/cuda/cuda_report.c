@@ -1,4 +1,4 @@
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 
 #include <string.h>
 

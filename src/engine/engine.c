@@ -1,4 +1,4 @@
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 
 #include <string.h>
 

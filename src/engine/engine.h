@@ -1,61 +1,133 @@
-/* Internals of engines: the calls for rollouts, and helpers of drivers. */
+/* Engines: inference servers that take new weights.
+ *
+ * An engine has four functions: probe, pause, apply and resume. There are drivers for
+ * vLLM, for SGLang and for commands. A program that serves by itself passes its own
+ * functions (dw_engine_new). rollout.h calls them in the right order.
+ *
+ * Every call of a driver ends within the time limits of the options.
+ */
 #ifndef DW_ENGINE_ENGINE_H
 #define DW_ENGINE_ENGINE_H
 
-#include "deltawire/engine.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* ---- calling ---------------------------------------------------------------- */
+#include "deltawire/digest.h"
+#include "deltawire/error.h"
 
-/* These call the driver's function (dw_engine_driver). If it has none, the result is
- * DW_OK. The error is always filled, even if the driver did not. */
+typedef struct dw_engine dw_engine;
 
-/* Without a probe, OUT names no version and no software. */
-dw_status dw_engine_probe(dw_engine *engine, dw_engine_info *out, dw_error *err);
-bool dw_engine_can_probe(const dw_engine *engine);
+/* ---- opening ---------------------------------------------------------------- */
 
-dw_status dw_engine_pause(dw_engine *engine, const dw_engine_update *update,
-                          dw_error *err);
+/* NULL and 0 mean the default. */
+typedef struct dw_engine_options {
+    size_t struct_bytes;     /* set by dw_engine_options_init */
+    unsigned pause_ms;       /* the time limit of a pause or a resume; default 10,000, of
+                                a command 30,000 */
+    unsigned apply_ms;       /* of an update; default 600,000 */
+    unsigned probe_ms;       /* of a probe; default 5,000 */
+    const char *token;       /* sent as `Authorization: Bearer`; it is in no message */
+    const char *shell_pause; /* exec: commands for sh -c; NULL: nothing to do */
+    const char *shell_apply;
+    const char *shell_resume;
+} dw_engine_options;
 
-/* *WHOLE is true after DW_OK. */
-dw_status dw_engine_apply(dw_engine *engine, const dw_engine_update *update, bool *whole,
-                          dw_error *err);
-dw_status dw_engine_resume(dw_engine *engine, const dw_engine_update *update,
-                           dw_error *err);
+void dw_engine_options_init_sized(dw_engine_options *options, size_t struct_bytes);
+#define dw_engine_options_init(options)                                                  \
+    dw_engine_options_init_sized(options, sizeof *(options))
 
-/* "vllm", ..., and the URL or NULL. They live as long as the engine. */
-const char *dw_engine_driver_name(const dw_engine *engine);
-const char *dw_engine_where(const dw_engine *engine);
-
-/* Whether the last call failed because nobody listens at the engine's address: its
- * process has ended, or has not begun to serve. After any other DW_UNAVAILABLE (no answer
- * in time, half an answer, an unknown name) it is not known what the engine did and
- * whether it reads weights. Always false for drivers that cannot know, and for those of
- * dw_engine_new. */
-bool dw_engine_is_gone(const dw_engine *engine);
-
-/* Whether the engine serves from memory of its own: dw_engine_set_own_weights. */
-bool dw_engine_has_own_weights(const dw_engine *engine);
-
-/* The dw_clock_ms() of the first request that it did not do, or 0. Rollouts note it here:
- * one that cannot be opened is opened again, and patience does not begin anew. */
-void dw_engine_set_away(dw_engine *engine, uint64_t since);
-uint64_t dw_engine_away_at(const dw_engine *engine);
-
-/* ---- drivers ---------------------------------------------------------------- */
-
-/* dw_engine_new with GONE, a flag in SELF that dw_engine_is_gone reads, or NULL. */
-dw_status dw_engine_make(dw_engine **out, const dw_engine_driver *driver, void *self,
-                         const char *where, const bool *gone, dw_error *err);
-
-/* The engine reads the directory only during an update. It serves from memory of its
- * own. */
-void dw_engine_set_own_weights(dw_engine *engine);
-
-/* URL is the value of `vllm=` or `sglang=`. No limit in OPTIONS is 0. */
-dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options *options,
-                       dw_error *err);
-dw_status dw_sglang_open(dw_engine **out, const char *url,
+/* Opens the engine that SPEC names. Sends nothing to it yet.
+ *
+ *     vllm=URL      POST /pause?mode=keep, /start_weight_update, /update_weights with
+ *                   the path of the patch, /finish_weight_update, /resume
+ *     sglang=URL    POST /pause_generation, /update_weights_from_disk with the
+ *                   directory, /continue_generation
+ *     exec          the commands of OPTIONS, with DELTAWIRE_VERSION, DELTAWIRE_FROM,
+ *                   DELTAWIRE_DIR, DELTAWIRE_PATCH, DELTAWIRE_STATE and
+ *                   DELTAWIRE_STREAM in their environment
+ */
+dw_status dw_engine_open(dw_engine **out, const char *spec,
                          const dw_engine_options *options, dw_error *err);
-dw_status dw_exec_open(dw_engine **out, const dw_engine_options *options, dw_error *err);
+void dw_engine_close(dw_engine *engine);
+
+/* ---- drivers: the caller's own engines --------------------------------------- */
+
+/* The version that an engine is brought to. */
+typedef struct dw_engine_update {
+    const char *stream; /* its id */
+    uint64_t from;      /* the version that PATCH starts from; else DW_NO_VERSION */
+    uint64_t version;
+    dw_digest state; /* of VERSION */
+    const char *dir; /* absolute: the checkpoint directory, which holds VERSION when apply
+                        is called. NULL: the weights are the program's own memory, which
+                        then holds VERSION */
+    const char *patch; /* absolute: the patch from FROM to VERSION, as a file (FORMAT.md).
+                          NULL: there is none; take all weights from DIR */
+} dw_engine_update;
+
+typedef struct dw_engine_info {
+    uint64_t version;  /* that it serves; DW_NO_VERSION if it does not report it */
+    char software[64]; /* "vLLM 0.32.0"; empty: not known */
+} dw_engine_info;
+
+/* `self` is the argument of dw_engine_new. The functions return DW_NOT_FOUND if the
+ * engine does not run or does not serve yet; DW_UNAVAILABLE if it does not answer in time
+ * or not completely, so that nobody knows what it did; DW_DENIED; DW_UNSUPPORTED if it
+ * cannot do it; DW_INVALID for a wrong answer; DW_CONFLICT if it refuses. A function may
+ * be NULL if there is nothing to do. To call a function twice has the same effect as
+ * once; for apply, with the same update. */
+typedef struct dw_engine_driver {
+    size_t struct_bytes; /* sizeof(dw_engine_driver) */
+    const char *name;
+
+    /* Reports if the engine serves, and which version. */
+    dw_status (*probe)(void *self, dw_engine_info *out, dw_error *err);
+
+    /* After DW_OK the engine reads no weights until resume. After an error it may be
+     * paused or not. */
+    dw_status (*pause)(void *self, const dw_engine_update *update, dw_error *err);
+
+    /* After DW_OK and resume the engine serves UPDATE's version. If it fails, it sets
+     * *WHOLE if the engine's weights are still those of one version, no matter which. */
+    dw_status (*apply)(void *self, const dw_engine_update *update, bool *whole,
+                       dw_error *err);
+
+    /* DW_CONFLICT, and the engine stays paused, if the driver cannot know that the
+     * weights are those of one version: it found the engine paused, perhaps in the middle
+     * of an update of a process that was killed. UPDATE may be NULL. */
+    dw_status (*resume)(void *self, const dw_engine_update *update, dw_error *err);
+
+    void (*close)(void *self);
+} dw_engine_driver;
+
+/* An engine with a driver of the caller's. DRIVER and WHERE are copied; WHERE is for
+ * people and may be NULL. dw_engine_close calls the driver's close. If this fails, SELF
+ * stays the caller's and close is not called. */
+dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *self,
+                        const char *where, dw_error *err);
+
+/* ---- the state of an engine, as a rollout reports it --------------------------- */
+
+typedef enum dw_engine_state {
+    DW_ENGINE_UNKNOWN = 0, /* not asked yet */
+    DW_ENGINE_SERVING,     /* serves the version of the directory */
+    DW_ENGINE_BEHIND,      /* serves another version, or does not report which */
+    DW_ENGINE_PAUSED,      /* for an update in progress */
+    DW_ENGINE_BROKEN,      /* paused; its weights may be a mix and are being replaced */
+    DW_ENGINE_AWAY,        /* does not answer */
+} dw_engine_state;
+
+/* "serving", "broken", ... */
+const char *dw_engine_state_name(dw_engine_state state);
+
+typedef struct dw_engine_status {
+    const char *driver;
+    const char *where; /* may be NULL */
+    dw_engine_state state;
+    uint64_t version;  /* that it serves, or DW_NO_VERSION */
+    char software[64]; /* may be empty */
+    dw_error error;    /* the last one; code DW_OK if there is none */
+} dw_engine_status;
 
 #endif

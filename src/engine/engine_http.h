@@ -3,7 +3,7 @@
 #define DW_ENGINE_ENGINE_HTTP_H
 
 #include "base/json_tree.h"
-#include "deltawire/engine.h"
+#include "engine/engine.h"
 #include "net/http_easy.h"
 
 typedef struct dw_engine_http {

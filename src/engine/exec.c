@@ -1,5 +1,5 @@
 /* An engine that is paused, updated and resumed by the user's commands. */
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 
 #include <inttypes.h>
 #include <stdio.h>

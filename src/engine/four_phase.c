@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "follow/follower.h"
 
 /* ---- the update that engines get ---- */

@@ -2,7 +2,7 @@
 #ifndef DW_ENGINE_FOUR_PHASE_H
 #define DW_ENGINE_FOUR_PHASE_H
 
-#include "engine/rollout.h"
+#include "engine/rollout_int.h"
 #include "weights/position.h"
 
 /* Makes one step of the route to GOAL, or finishes the current one. */

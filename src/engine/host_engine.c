@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/engine.h"
-#include "engine/rollout.h"
+#include "engine/engine_int.h"
+#include "engine/rollout_int.h"
 
 #define T_RETRY_MS    50    /* before an update is tried again; doubled each time */
 #define T_REST_MS     1000  /* before an engine that failed is tried again without news */

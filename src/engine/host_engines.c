@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "engine/engine.h"
-#include "engine/rollout.h"
+#include "engine/engine_int.h"
+#include "engine/rollout_int.h"
 
 typedef struct job {
     dw_rollout *rollout;

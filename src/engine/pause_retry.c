@@ -7,8 +7,8 @@
 #include <signal.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
-#include "engine/rollout.h"
+#include "engine/engine_int.h"
+#include "engine/rollout_int.h"
 
 static void *ask_to_pause(void *context)
 {

@@ -1,4 +1,4 @@
-#include "engine/rollout.h"
+#include "engine/rollout_int.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/options.h"
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "engine/four_phase.h"
 #include "follow/follower.h"
 

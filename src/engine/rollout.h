@@ -1,200 +1,115 @@
-/* Inside a rollout host: a follower and its engines. */
+/* A rollout: a follower with the engines that serve its weights.
+ *
+ * A sync has four phases. The engines are paused only in the third:
+ *
+ *     1  fetch     stage and prepare the version; the engines serve
+ *     2  pause     each engine ends its work and confirms it
+ *     3  apply     the stores; then each engine takes the new version
+ *     4  resume
+ *
+ * Then, while they serve again, the version is finished: synced and read back.
+ *
+ * The weights in the directory change only while every engine is paused or away, also
+ * when an apply of a killed process is finished.
+ *
+ * An engine gets a patch only if it serves the version that the patch starts from. Else
+ * it loads the directory.
+ *
+ * An engine whose weights may be a mix is not resumed. It gets the version again, from
+ * the patch and then from the directory, now and at every later call. An engine whose
+ * weights are those of one version is always resumed, also after a failure.
+ */
 #ifndef DW_ENGINE_ROLLOUT_H
 #define DW_ENGINE_ROLLOUT_H
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include "engine/engine.h"
+#include "deltawire/follow.h"
 
-#include "deltawire/rollout.h"
+typedef struct dw_rollout dw_rollout;
 
-/* What this process knows of an engine. host_engine.c has the table of transitions.
- *
- *     state         runs?       weights         next
- *     NEW           unknown     one version's   another process may have paused it
- *     RUNNING       yes         one version's
- *     PAUSED        maybe not   one version's   is resumed whatever happens
- *     MIXED         maybe not   maybe a mix     is not resumed before an update succeeded
- *     HUNG          unknown     one version's   is asked to pause until it answers
- *     HUNG_MIXED    unknown     maybe a mix     is asked to pause until it answers
- *
- * PAUSED and MIXED begin when the engine is asked to pause: the request may have been
- * done though no answer came. T_PAUSED is set if the pause was acknowledged. */
-typedef enum dw_host_state {
-    DW_HOST_NEW,
-    DW_HOST_RUNNING,
-    DW_HOST_PAUSED,
-    DW_HOST_MIXED,
-    DW_HOST_HUNG,
-    DW_HOST_HUNG_MIXED,
-    DW_N_HOST_STATES,
-} dw_host_state;
+typedef enum dw_phase {
+    DW_PHASE_IDLE = 0,
+    DW_PHASE_FETCH,  /* and decode, and verify */
+    DW_PHASE_PAUSE,  /* asked for */
+    DW_PHASE_APPLY,  /* engines are paused */
+    DW_PHASE_RESUME, /* asked for */
+    DW_PHASE_FINISH,
+} dw_phase;
 
-/* An engine's part in the current step. */
-typedef enum dw_host_part {
-    DW_PART_FULL,     /* it is paused, updated and resumed */
-    DW_PART_DONE,     /* an earlier call brought it to the version: it goes on serving */
-    DW_PART_LEFT_OUT, /* the weights are updated without it: it was away for too long */
-} dw_host_part;
+/* A step from one version to another. Times in microseconds. */
+typedef struct dw_rollout_step {
+    uint64_t from; /* DW_NO_VERSION: from nothing */
+    uint64_t version;
+    uint64_t n_objects;
+    uint64_t n_bytes; /* fetched */
+    uint64_t n_changed;
+    uint64_t fetch_us;
+    uint64_t decode_us;
+    uint64_t pause_us;   /* from the first request until the last engine was paused */
+    uint64_t scatter_us; /* the stores */
+    uint64_t update_us;  /* the updates of the engines */
+    uint64_t resume_us;
+    uint64_t finish_us;
+    uint64_t stopped_us; /* from the last confirmed pause to the first resume sent */
+} dw_rollout_step;
 
-/* A pause that is asked for again on a thread of its own (pause_retry.c). STATUS and ERR
- * belong to the thread until DONE. */
-typedef struct dw_pause_retry {
-    pthread_t thread;
-    bool running;
-    atomic_bool done;
-    dw_status status;
-    dw_error err;
-} dw_pause_retry;
+/* Functions that report progress, called on the calling thread; each may be NULL. */
+typedef struct dw_rollout_watch {
+    /* must not call dw_rollout_engine or dw_rollout_is_serving */
+    void (*phase)(void *context, dw_phase phase, uint64_t version);
+    void (*step)(void *context, const dw_rollout_step *step);
+    void (*engine)(void *context, size_t i, const dw_engine_status *status);
+    void *context;
+} dw_rollout_watch;
 
-typedef struct dw_host_engine {
-    const dw_rollout *rollout;
-    dw_engine *engine;
-    dw_host_state state;
-    dw_host_part part;
-    dw_engine_status status; /* for reports */
-    bool status_changed;     /* since the last report */
-    bool answered;           /* at least once: from then on its end is noticed */
-    bool by_patch;           /* its last update was a patch */
-    bool must_reload;  /* the version it names may be another stream's: it loads all */
-    uint64_t believed; /* the version it serves if it names none, or DW_NO_VERSION */
-    bool is_silent; /* it did not refuse the last one: it is there, but does not answer */
-    unsigned n_failed; /* updates in a row */
-    unsigned n_hung;   /* pauses in a row */
-    uint64_t try_at;   /* dw_clock_ms() before which no update or pause is retried */
-    dw_pause_retry retry;
+typedef struct dw_rollout_options {
+    size_t struct_bytes;       /* set by dw_rollout_options_init */
+    dw_engine *const *engines; /* they must outlive it */
+    size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
+    unsigned patience_ms; /* how long to wait for an engine that does not answer. Then it
+                             is left behind: the weights and the other engines go on, and
+                             it loads the directory when it answers. Default: 10,000 for
+                             one that is there and serves from memory of its own (vLLM,
+                             SGLang); no limit for one that has ended, because the next
+                             one starts from the directory, and for one that may read the
+                             directory in place */
+    unsigned n_tries;     /* to update a paused engine in one call; default 3 */
+    dw_rollout_watch watch;
+} dw_rollout_options;
 
-    /* of the current step, dw_clock_us(); 0: not yet */
-    uint64_t t_paused; /* the pause was acknowledged */
-    uint64_t t_updated;
-    uint64_t t_resume; /* the resume was sent */
-    uint64_t t_resumed;
-} dw_host_engine;
+#define DW_MAX_ENGINES 64
 
-struct dw_rollout {
-    dw_follower *follower;
-    dw_rollout_options options;
-    dw_host_engine *engines;
-    size_t n_engines;
-    uint64_t from;   /* the version at which the current step began */
-    bool applied;    /* its stores are done */
-    bool recovering; /* weights are half written: no engine that may read them in place is
-                        resumed */
-    bool all_stand;  /* and all that may read them are paused, or gone */
-};
+void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes);
+#define dw_rollout_options_init(options)                                                 \
+    dw_rollout_options_init_sized(options, sizeof *(options))
 
-/* The files of the weights were replaced: the follower opens the new ones. If that writes
- * to them, the engines are paused first. Afterwards they load everything. */
-dw_status dw_rollout_start_over(dw_rollout *rollout, dw_error *err);
+/* Opens a follower (follow.h). If a killed process left an apply unfinished, pauses the
+ * engines first: DW_UNAVAILABLE if one that is not known to be away cannot be paused. */
+dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
+                          const dw_follow_options *follow,
+                          const dw_rollout_options *options, dw_error *err);
 
-/* ---- one engine (host_engine.c) ---- */
+/* Resumes the paused engines whose weights are those of one version, and frees. */
+void dw_rollout_close(dw_rollout *rollout);
 
-void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine *engine);
+dw_follower *dw_rollout_follower(dw_rollout *rollout); /* borrowed */
 
-/* Asks whether it is there, and which version it serves, unless it hangs. */
-void dw_host_engine_probe(dw_host_engine *e);
+/* Brings the weights and the engines to GOAL, a version or DW_NEWEST. After DW_OK the
+ * weights are there. An engine that could not take them reports it in its status, and
+ * dw_rollout_check tries again. DW_UNAVAILABLE if an engine could not be paused: the
+ * weights stay as they are, and the next call goes on from there. */
+dw_status dw_rollout_sync(dw_rollout *rollout, uint64_t goal, const dw_progress *progress,
+                          dw_error *err);
 
-/* Whether it serves VERSION, or would once it is resumed. */
-bool dw_host_engine_serves(const dw_host_engine *e, uint64_t version);
+/* Probes each engine, and brings engines that are behind, broken or back to the version
+ * of the directory. Call it now and then while nothing is new. DW_OK also if engines are
+ * away: see their status. */
+dw_status dw_rollout_check(dw_rollout *rollout, dw_error *err);
 
-/* Notes that it serves UPDATE's version. Resumes it if it may be paused. */
-void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update);
+/* The status of engine I. Valid until the next call. */
+const dw_engine_status *dw_rollout_engine(const dw_rollout *rollout, size_t i);
 
-/* Resumes it if another process may have paused it. */
-void dw_host_engine_release(dw_host_engine *e);
-
-/* Forgets the times of the step before. */
-void dw_host_engine_begin(dw_host_engine *e);
-
-bool dw_host_engine_hangs(const dw_host_engine *e);
-
-/* Notes that its weights, or those it reads in place, may be a mix. ERR is the reason; if
- * it is NULL, the status stays as it is. */
-void dw_host_engine_distrust(dw_host_engine *e, const dw_error *err);
-
-/* False if it did not acknowledge the pause: it may be paused or not. */
-bool dw_host_engine_pause(dw_host_engine *e, const dw_engine_update *update);
-
-/* Brings a paused engine to UPDATE: by the patch if that fits, else whole. */
-void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update);
-
-/* Resumes it if it is paused and whole. UPDATE may be NULL. */
-void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update);
-
-/* Decides whether the weights move without an engine that is away. */
-void dw_host_engine_judge_absence(dw_host_engine *e);
-
-/* Notes the answer of an engine that hung: after DW_OK it is paused now. */
-void dw_host_engine_retried(dw_host_engine *e, dw_status status, const dw_error *err);
-
-/* Ends the wait for its pause. It is resumed like the others, if it is whole. */
-void dw_host_engine_give_up(dw_host_engine *e);
-
-/* DW_UNAVAILABLE with the engine's last error. */
-dw_status dw_host_engine_fail(const dw_host_engine *e, dw_error *err);
-
-/* ---- one that hangs (pause_retry.c) ---- */
-
-/* Asks it to pause again, on a thread of its own, if it is time to. */
-void dw_host_engine_retry_pause(dw_host_engine *e);
-
-/* Ends that thread if it is done. */
-void dw_host_engine_collect_retry(dw_host_engine *e);
-
-/* Waits for that thread. */
-void dw_host_engine_end_retry(dw_host_engine *e);
-
-/* ---- all engines (host_engines.c) ---- */
-
-/* An engine that is paused waits so long for the others to pause; then it is resumed. A
- * pause that takes longer and fails means that the engine hangs. */
-#define DW_PAUSE_GRACE_MS 2000
-
-/* The default of patience_ms, for engines that cannot read a mix. */
-#define DW_PATIENCE_MS 10000
-
-typedef void (*dw_host_engine_fn)(dw_host_engine *e, void *context);
-
-/* Calls FN for each engine whose pause is not being retried, all at the same time. Then
- * reports the statuses that changed. */
-void dw_host_engines_each(dw_rollout *rollout, dw_host_engine_fn fn, void *context);
-
-/* Takes back the engines whose retry is done: they are paused now. No engine comes back
- * at any other time, so a whole step sees the same states. */
-void dw_host_engines_collect_retries(dw_rollout *rollout);
-
-/* Pauses all with a full part. If one cannot be paused, the others are resumed after at
- * most DW_PAUSE_GRACE_MS. UPDATE may be NULL: the pause is not for a version. */
-dw_status dw_host_engines_pause(dw_rollout *rollout, const dw_engine_update *update,
-                                dw_error *err);
-
-/* The stores go past the engines that are left out: one that reads the directory in place
- * may have read a part of them. */
-void dw_host_engines_pass_by(dw_rollout *rollout);
-
-/* Phases 3 and 4 of the engines. Each engine is resumed as soon as it has taken the
- * update over: it does not wait for slower ones. */
-typedef struct dw_handover {
-    dw_rollout *rollout;
-    const dw_engine_update *update;
-    pthread_t thread;
-    bool has_thread;
-    pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t changed;
-    size_t n_updating;
-    bool is_ready; /* an engine can be resumed */
-    bool may_resume;
-} dw_handover;
-
-/* Begins to bring the paused engines to UPDATE. Returns once one of them can be resumed,
- * or none is left. None is resumed before dw_handover_resume, which must follow. */
-void dw_handover_apply(dw_handover *h, dw_rollout *rollout,
-                       const dw_engine_update *update);
-
-/* Resumes the engines that have taken the update over, and the slower ones when they
- * have. Returns when all are done. */
-void dw_handover_resume(dw_handover *h);
-
-/* Resumes all that are paused and whole. UPDATE may be NULL. */
-void dw_host_engines_resume(dw_rollout *rollout, const dw_engine_update *update);
+/* Whether all engines serve the version of the directory. */
+bool dw_rollout_is_serving(const dw_rollout *rollout);
 
 #endif

@@ -6,7 +6,7 @@
  *               POST /update_weights_from_disk      the directory, whole
  *     resume    POST /continue_generation
  */
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 
 #include <string.h>
 

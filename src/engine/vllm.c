@@ -9,7 +9,7 @@
  *
  * An update's session is a flag in vLLM's workers. It outlives the process that set it.
  */
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "layout/layout.h"
+#include "layout/layout_int.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/element.h"
-#include "layout/layout.h"
+#include "layout/layout_int.h"
 #include "tensor/device.h"
 #include "tensor/tensor_list.h"
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/element.h"
-#include "layout/layout.h"
+#include "layout/layout_int.h"
 
 /* ---- spelling ---- */
 

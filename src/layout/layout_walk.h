@@ -3,7 +3,7 @@
 #define DW_LAYOUT_LAYOUT_WALK_H
 
 #include "base/parallel.h"
-#include "layout/layout.h"
+#include "layout/layout_int.h"
 #include "codec/patch.h"
 
 enum { DW_LAYOUT_BATCH = 512 };

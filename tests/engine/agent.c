@@ -12,7 +12,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "deltawire/rollout.h"
+#include "engine/rollout.h"
 #include "soak/process.h"
 #include "soak/role.h"
 #include "soak/truth.h"

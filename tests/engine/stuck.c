@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "deltawire/rollout.h"
+#include "engine/rollout.h"
 #include "engine/engine_http.h"
 #include "soak/process.h"
 #include "soak/truth.h"

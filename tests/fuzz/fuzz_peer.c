@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "compat/names.h"
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 

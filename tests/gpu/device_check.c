@@ -10,7 +10,7 @@
 
 #include "cuda/cuda_digest.h"
 #include "cuda/stage_suite.h"
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 
 static void vary_order(uint64_t seed)
 {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "cuda/follow_suite.h"
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 #include "unit/temp_dir.h"
 
 /* Layers of several types, 230 million elements: all of them on the device. DW_SMALL

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "cuda/publish_suite.h"
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 
 static char directory[256];
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <deltawire/agent.h>
+#include "agent/agent.h"
 
 #define CREATED "2026-11-15T05:20:59.123Z"
 

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "deltawire/agent.h"
+#include "agent/agent.h"
 #include "http_client.h"
 
 static dw_agent *agent;

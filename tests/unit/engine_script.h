@@ -2,7 +2,7 @@
 #ifndef DW_TESTS_ENGINE_SCRIPT_H
 #define DW_TESTS_ENGINE_SCRIPT_H
 
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "unit/failing_allocator.h"
 #include "unit/scripted_server.h"
 

@@ -7,7 +7,7 @@
 #include <zstd.h>
 
 #include "compat/payload.h"
-#include "deltawire/peer.h"
+#include "compat/peer.h"
 #include "tensor/safetensors.h"
 #include "unit/stream_kit.h"
 

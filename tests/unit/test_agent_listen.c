@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "agent/listen.h"
-#include "deltawire/agent.h"
+#include "agent/agent.h"
 
 static dw_error err;
 

@@ -12,7 +12,7 @@
 
 #include "cuda/cuda_digest.h"
 #include "cuda/fake.h"
-#include "deltawire/cuda.h"
+#include "cuda/cuda.h"
 #include "unit/random_model.h"
 
 static void test_no_driver(void **state)

@@ -17,6 +17,7 @@
 #include "deltawire/deltawire.h"
 #include "temp_dir.h"
 #include "unit/random_model.h"
+#include "layout/layout.h"
 
 enum { Q, K, TURNED, BYTES, WIDE, N };
 enum { FUSED, T_TURNED, T_BYTES, T_WIDE, N_TARGETS };

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "deltawire/deltawire.h"
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "unit/failing_allocator.h"
 
 typedef struct own_engine {

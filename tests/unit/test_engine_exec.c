@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "deltawire/deltawire.h"
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "unit/failing_allocator.h"
 #include "unit/temp_dir.h"
 

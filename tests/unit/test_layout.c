@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "layout/layout.h"
+#include "layout/layout_int.h"
 #include "codec/patch.h"
 #include "codec/stage.h"
 #include "failing_allocator.h"

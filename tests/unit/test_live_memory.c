@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "deltawire/rollout.h"
+#include "engine/rollout.h"
 #include "stream/record.h"
 #include "unit/reseal.h"
 #include "unit/stream_kit.h"

@@ -11,6 +11,9 @@
 
 #include "base/options.h"
 #include "deltawire/deltawire.h"
+#include "agent/agent.h"
+#include "compat/peer_publish.h"
+#include "engine/rollout.h"
 
 /* ---- a struct that grew ---- */
 

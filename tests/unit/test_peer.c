@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "compat/names.h"
-#include "compat/peer.h"
+#include "compat/peer_int.h"
 #include "unit/peer_kit.h"
 
 static int make_kit(void **state)

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "compat/peer_publish.h"
+#include "compat/peer_publish_int.h"
 #include "deltawire/checkpoint.h"
-#include "deltawire/peer_publish.h"
+#include "compat/peer_publish.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 

@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "deltawire/checkpoint.h"
-#include "deltawire/rollout.h"
-#include "engine/engine.h"
 #include "engine/rollout.h"
+#include "engine/engine_int.h"
+#include "engine/rollout_int.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 

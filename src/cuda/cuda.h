@@ -1,22 +1,17 @@
-/* CUDA: what this build and this machine have of it. Experimental.
+/* CUDA: what this build and this machine have of it.
  *
  * The library links nothing of CUDA. It loads the driver, libcuda.so.1, when it is first
  * asked about devices, so the same binary runs with and without one. The environment
  * variable DELTAWIRE_CUDA_DRIVER names another library in its place. No function here
  * changes the calling thread's context or the state of other users of a device.
  */
-#ifndef DELTAWIRE_CUDA_H
-#define DELTAWIRE_CUDA_H
+#ifndef DW_CUDA_CUDA_H
+#define DW_CUDA_CUDA_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "deltawire/error.h"
-#include "deltawire/export.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct dw_cuda_report {
     const char *kernels;     /* what this build has kernels for, e.g. "sm_90 PTX"; NULL if
@@ -30,7 +25,7 @@ typedef struct dw_cuda_report {
 
 /* What this build and this machine have. It does not fail: a machine without a driver is
  * a report too. */
-DW_API void dw_cuda_look(dw_cuda_report *out);
+void dw_cuda_look(dw_cuda_report *out);
 
 typedef struct dw_cuda_device {
     char name[128];
@@ -44,10 +39,6 @@ typedef struct dw_cuda_device {
 
 /* Describes device INDEX, counted from 0 in the driver's order. DW_NOT_FOUND if there is
  * no such device or no driver. */
-DW_API dw_status dw_cuda_describe(dw_cuda_device *out, uint32_t index, dw_error *err);
-
-#ifdef __cplusplus
-}
-#endif
+dw_status dw_cuda_describe(dw_cuda_device *out, uint32_t index, dw_error *err);
 
 #endif
