@@ -111,13 +111,6 @@ static void give_memory_back(void)
 #endif
 }
 
-/* A verb that read a file while it shrank may have printed wrong results: report that. */
-static int report_guard(const dw_error *error)
-{
-    cli_print_message(error->where, "%s", error->text);
-    return cli_exit_code(error->code);
-}
-
 int main(int argc, char **argv)
 {
     static char line[1024];
@@ -144,11 +137,5 @@ int main(int argc, char **argv)
         cli_print_message("", "no kernels '%s' on this machine: using %s", kernel,
                           dw_kernel_name());
     cli_catch_signals();
-    dw_error error;
-    if (dw_guard_install(&error) != DW_OK)
-        return report_guard(&error);
-    int exit_code = verb->run(argc - 1, argv + 1);
-    if (exit_code == 0 && dw_guard_check(&error) != DW_OK)
-        exit_code = report_guard(&error);
-    return finish_output(exit_code);
+    return finish_output(verb->run(argc - 1, argv + 1));
 }

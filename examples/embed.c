@@ -1,5 +1,5 @@
-/* For larger programs: an allocator, a guard against files that shrink, own objects in a
- * store, keys, kept digests and devices.
+/* For larger programs: an allocator, own objects in a store, keys, kept
+ * digests and devices.
  *
  *     embed
  */
@@ -167,12 +167,7 @@ int main(int argc, char **argv)
     char dir[] = "/tmp/deltawire-embed-XXXXXX";
     dw_error err = {0};
     dw_set_allocator(&(dw_allocator){allocate, reallocate, release, &n_blocks});
-    dw_status status = mkdtemp(dir) ? dw_guard_install(&err) : DW_IO;
-    if (status == DW_OK)
-        status = run(dir, &err);
-    if (status == DW_OK)
-        status = dw_guard_check(&err); /* DW_IO if a file shrank while it was read */
-    dw_guard_remove(); /* a program that unloads the library gets its handler back */
+    dw_status status = mkdtemp(dir) ? run(dir, &err) : DW_IO;
     rmdir(dir);
     if (status != DW_OK)
         fprintf(stderr, "%s: %s\n", *err.where ? err.where : dir, err.text);

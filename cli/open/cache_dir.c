@@ -188,7 +188,15 @@ static int lock_note(const char *dir, int flags)
     return file;
 }
 
-/* The lock lasts as long as the file is open: until the process ends. */
+/* Keeps FILE, and with it the lock, until the process ends or takes another one. */
+static void keep_lock(int file)
+{
+    static int kept = -1;
+    if (kept >= 0)
+        close(kept);
+    kept = file;
+}
+
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err)
 {
@@ -203,18 +211,16 @@ dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                        "`deltawire cache --prune` is removing it; try again");
     if (file < 0)
         return dw_fail_errno(err, dir, "write " NOTE);
+    keep_lock(file);
     out->same_parent = names_dirs(file, &dirs);
     return out->is_new ? write_note(file, dir, url, err) : DW_OK;
 }
 
-void cli_cache_hold(int *lock, const char *dir)
+void cli_cache_hold(const char *dir)
 {
     const int file = lock_note(dir, O_RDONLY);
-    if (file < 0)
-        return;
-    if (*lock >= 0)
-        close(*lock);
-    *lock = file;
+    if (file >= 0)
+        keep_lock(file);
 }
 
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err)

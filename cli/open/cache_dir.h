@@ -35,10 +35,8 @@ typedef struct cli_cache_state {
 dw_status cli_cache_use(const char *dir, const char *url, cli_cache_state *out,
                         dw_error *err);
 
-/* Locks the directory, if it exists, and replaces the lock in *LOCK, which is -1 at
- * first. For a process whose children use the directory: the copy is not removed between
- * two of them. */
-void cli_cache_hold(int *lock, const char *dir);
+/* Locks the directory, if it exists, before its first use. */
+void cli_cache_hold(const char *dir);
 
 /* Notes the time, and that the copy in DIR is of the stream that is at URL now. */
 dw_status cli_cache_note(const char *dir, const char *url, dw_error *err);

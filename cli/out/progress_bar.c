@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,15 +35,9 @@ static void on_signal(int number)
     errno = before;
 }
 
-/* A child makes a pipe of its own: bytes in the parent's are for the parent. */
 static void make_wake_pipe(void)
 {
     int fds[2];
-    for (size_t i = 0; i < 2; i++) {
-        if (wake_pipe[i] >= 0)
-            close(wake_pipe[i]);
-        wake_pipe[i] = -1;
-    }
     if (pipe(fds) != 0)
         return;
     for (size_t i = 0; i < 2; i++) {
@@ -54,33 +47,22 @@ static void make_wake_pipe(void)
     }
 }
 
-static void catch_stops(int flags)
+void cli_catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    /* a write past `ulimit -f` must fail like one to a full disk */
+    signal(SIGXFSZ, SIG_IGN);
+    /* if the parent ignored it, waitpid would not work */
+    signal(SIGCHLD, SIG_DFL);
     make_wake_pipe();
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+        struct sigaction action = {.sa_handler = on_signal,
+                                   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
         struct sigaction before;
         /* a signal that the parent ignored, as nohup does, stays ignored */
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i], &action, NULL);
     }
-}
-
-void cli_catch_signals(void)
-{
-    /* a write past `ulimit -f` must fail like one to a full disk */
-    signal(SIGXFSZ, SIG_IGN);
-    /* if the parent ignored it, waitpid would not work */
-    signal(SIGCHLD, SIG_DFL);
-    catch_stops((int)(SA_RESETHAND | SA_RESTART));
-}
-
-void cli_catch_signals_as_child(void)
-{
-    setpgid(0, 0);
-    signal(SIGTTOU, SIG_IGN);
-    catch_stops(SA_RESTART);
 }
 
 int cli_signal(void)
@@ -201,11 +183,4 @@ bool cli_wait_child_for(pid_t pid, double seconds, int *status)
         nanosleep(&slice, NULL);
     }
     return true;
-}
-
-int cli_wait_child(pid_t pid)
-{
-    int status;
-    cli_wait_child_for(pid, HUGE_VAL, &status);
-    return status;
 }

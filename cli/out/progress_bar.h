@@ -13,12 +13,6 @@
 /* From now on the first SIGINT, SIGTERM or SIGHUP asks to stop; a second one kills. */
 void cli_catch_signals(void);
 
-/* Called in a child that the parent waits for with cli_wait_child. Puts it into a group
- * of its own, so that the terminal's signals reach it only through the parent. Further
- * signals do not kill it, because a service manager signals both processes and the parent
- * passes its signal on. Writes to the terminal do not stop it either. */
-void cli_catch_signals_as_child(void);
-
 /* The signal that asked to stop, or 0. */
 int cli_signal(void);
 
@@ -54,11 +48,9 @@ double cli_now(void);
 /* Sleeps until the time is over or a signal asks to stop. */
 void cli_sleep(double seconds);
 
-/* Waits for a child that leads a process group of its own. Passes a signal that asks to
- * stop on to it. Returns its status as waitpid does. */
-int cli_wait_child(pid_t pid);
-
-/* The same for at most SECONDS: false if it has not ended by then. */
+/* Waits at most SECONDS for a child that leads a process group of its own, and passes a
+ * signal that asks to stop on to it. *STATUS is as from waitpid; false if the child has
+ * not ended by then. */
 bool cli_wait_child_for(pid_t pid, double seconds, int *status);
 
 #endif

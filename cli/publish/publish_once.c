@@ -416,7 +416,8 @@ dw_status cli_publish_once(const cli_publish *given, const cli_session *s,
     if (status == DW_OK)
         status = publish_at(p, s, store, &weights, out, err);
     /* the cause may be that somebody changed the files */
-    if (status == DW_STALE || status == DW_CORRUPT || status == DW_MISMATCH) {
+    if (status == DW_STALE || status == DW_CORRUPT || status == DW_MISMATCH ||
+        status == DW_IO) {
         out->changed = cli_weights_unchanged(&weights, err) != DW_OK;
         status = err->code;
     }

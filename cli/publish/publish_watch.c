@@ -1,12 +1,7 @@
-/* A child process publishes each checkpoint, because the checkpoint is mapped: a trainer
- * that truncates a file would end the process that reads it. If that ends a child, the
- * watch goes on. The child reports its outcome through a pipe. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -28,76 +23,6 @@ typedef struct outcome {
     cli_published done;
     dw_error err;
 } outcome;
-
-/* ---- the child ---- */
-
-static _Noreturn void be_child(const cli_publish *p, const cli_session *s,
-                               const char *checkpoint, int pipe_end)
-{
-    outcome o = {0};
-    cli_catch_signals_as_child();
-    o.status = cli_publish_once(p, s, checkpoint, &o.done, &o.err);
-    const char *from = (const char *)&o;
-    for (size_t n = 0; n < sizeof o;) {
-        ssize_t n_more = write(pipe_end, from + n, sizeof o - n);
-        if (n_more < 0 && errno != EINTR)
-            _exit(1);
-        n += n_more > 0 ? (size_t)n_more : 0;
-    }
-    _exit(0);
-}
-
-static bool read_outcome(outcome *out, int pipe_end)
-{
-    char *into = (char *)out;
-    size_t n = 0;
-    while (n < sizeof *out) {
-        ssize_t n_more = read(pipe_end, into + n, sizeof *out - n);
-        if (n_more == 0 || (n_more < 0 && errno != EINTR))
-            return false;
-        n += n_more > 0 ? (size_t)n_more : 0;
-    }
-    return true;
-}
-
-/* The outcome fits into the pipe, so the child can end before the parent reads it. */
-_Static_assert(sizeof(outcome) < 4096, "larger than what a pipe takes at once");
-
-static void publish_in_child(outcome *out, const cli_publish *p, const cli_session *s,
-                             const char *checkpoint)
-{
-    int ends[2];
-    *out = (outcome){0};
-    /* an error here is not the checkpoint's fault: try again */
-    out->done.opened = true;
-    fflush(stdout);
-    if (pipe(ends) != 0) {
-        out->status = dw_fail_errno(&out->err, checkpoint, "make a pipe");
-        return;
-    }
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(ends[0]);
-        be_child(p, s, checkpoint, ends[1]);
-    }
-    close(ends[1]);
-    if (pid < 0) {
-        out->status = dw_fail_errno(&out->err, checkpoint, "start a process");
-    } else {
-        setpgid(pid,
-                pid); /* here too, because a signal could come before the child does it */
-        int fate = cli_wait_child(pid);
-        if (!read_outcome(out, ends[0])) {
-            const bool changed = WIFSIGNALED(fate) && WTERMSIG(fate) == SIGBUS;
-            *out = (outcome){.done.opened = !changed};
-            out->status =
-                dw_fail(&out->err, DW_STALE, checkpoint,
-                        changed ? "it changed while it was read: it will be read again"
-                                : "the process that published it ended without a report");
-        }
-    }
-    close(ends[0]);
-}
 
 /* ---- the outcome ---- */
 
@@ -167,15 +92,14 @@ static bool is_final(dw_status status)
            status == DW_INVALID;
 }
 
-/* The children use the copies of the model. This process locks them, so that nobody
- * removes them between two children. If this fails, only the lock is missing. */
+/* Locks the copies that an earlier watch left, so that nobody removes them before the
+ * first publish. If this fails, only the lock is missing. */
 static void hold_copies(const cli_publish *p)
 {
-    static int lock = -1;
     dw_error ignored;
     char *dir = p->baseline ? NULL : cli_publish_cache_dir(p, &ignored);
     if (dir)
-        cli_cache_hold(&lock, dir);
+        cli_cache_hold(dir);
     dw_free(dir);
 }
 
@@ -201,14 +125,13 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     p->past = item->version;
     p->past_state = item->state;
     p->leave_files = item->n_file_tries >= FILE_TRIES;
-    publish_in_child(&o, p, s, item->path);
+    o.status = cli_publish_once(p, s, item->path, &o.done, &o.err);
     p->step = NULL;
     p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
     if (o.status == DW_OK)
         p->known_head = o.done.report.version;
     if (o.status == DW_OK) {
         p->no_folds_reported |= o.done.without_folds;
-        hold_copies(p);
         cli_outage_end(outage, s);
         cli_watch_done(item);
         report_published(watch, p, s, item, &o.done);

@@ -1,7 +1,9 @@
 /* Checkpoints on disk: one safetensors file, or several with an index. Stable.
  *
  * Files are mapped, never read into memory as a whole, so opening a terabyte costs no
- * more than its headers. guard.h describes what happens if a mapped file shrinks.
+ * more than its headers. The library itself reads a file that was opened for reading with
+ * system calls, so a file that shrinks makes a call fail with DW_IO. A touch of the bytes
+ * that it lost, through dw_tensor.data, raises SIGBUS.
  */
 #ifndef DELTAWIRE_CHECKPOINT_H
 #define DELTAWIRE_CHECKPOINT_H
@@ -49,9 +51,7 @@ DW_API const char *dw_checkpoint_index(const dw_checkpoint *ckpt);
 /* The value of KEY in the first file's __metadata__, or NULL. */
 DW_API const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key);
 
-/* DW_IO if a file is shorter now than when it was opened, or if the guard (guard.h) had
- * to replace one of its pages: the bytes that were read may be zeros. For programs that
- * read the tensors themselves: call it after reading. */
+/* DW_IO if a file is shorter now than when it was opened. */
 DW_API dw_status dw_checkpoint_check(const dw_checkpoint *ckpt, dw_error *err);
 
 /* Syncs a writable checkpoint to disk. */

@@ -11,7 +11,6 @@
  *     progress.h      stable         watching and stopping long work
  *     digest.h        stable         the digests of tensors and models
  *     delta.h         stable         the changes between two versions
- *     guard.h         experimental   mapped files that shrink
  *     store.h         stable         places for objects: directory, S3, Hugging Face
  *     sign.h          stable         keys that sign versions
  *     stream.h        stable         the versions of a model in a store
@@ -64,7 +63,6 @@
 #include "deltawire/error.h"
 #include "deltawire/files.h"
 #include "deltawire/follow.h"
-#include "deltawire/guard.h"
 #include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/quantize.h"

@@ -632,14 +632,6 @@ def device_fault(name: str) -> str | None:
     """Why tensors of a device such as "cuda:0" cannot be used, or None if they can: there is no
     such device, or this build has no kernels for it."""
 
-def guard() -> None:
-    """Installs a handler for SIGBUS, so that your own reads of tensors survive if a mapped file
-    shrinks: guard_check() reports it. Call it after `faulthandler.enable()`."""
-
-def guard_check() -> None:
-    """Raises IoError if a mapped file lost a page since the last call: data of its tensors may
-    be zeros."""
-
 # ---- layouts --------------------------------------------------------------------------
 
 _Shapes: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]

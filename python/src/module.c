@@ -1,28 +1,6 @@
 /* deltawire._core: the module. */
 #include "core.h"
 
-static PyObject *install_guard(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    dw_error err;
-    dw_status status = dw_guard_install(&err);
-    if (status != DW_OK)
-        return dwpy_raise(status, &err);
-    Py_RETURN_NONE;
-}
-
-static PyObject *check_guard(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    dw_error err;
-    dw_status status = dw_guard_check(&err);
-    if (status != DW_OK)
-        return dwpy_raise(status, &err);
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
     {"digest", DWPY_KEYWORDS(dwpy_digest_tensors), METH_VARARGS | METH_KEYWORDS,
      "The digests of a model and of its tensors."},
@@ -36,10 +14,6 @@ static PyMethodDef functions[] = {
      "Writes a new secret key and returns the public one."},
     {"device_fault", dwpy_device_fault, METH_VARARGS,
      "Why a device such as 'cuda:0' cannot be used; None if it can."},
-    {"guard", install_guard, METH_NOARGS,
-     "Installs the handler for files that shrink while they are mapped."},
-    {"guard_check", check_guard, METH_NOARGS,
-     "Raises IoError if a mapped file shrank since the last call."},
     {"_end", dwpy_live_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

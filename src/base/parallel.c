@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 typedef struct loop {
@@ -80,10 +79,7 @@ static void *work(void *argument)
         size_t i = atomic_fetch_add(&l->next, 1);
         if (i >= l->n_items)
             break;
-        const dw_map_uses outer = dw_map_begin();
         dw_status status = l->fn(l->context, i, w->number, &w->error);
-        if (dw_map_end(&outer, &w->error) != DW_OK)
-            status = DW_IO; /* its result may come from zeros */
         if (status != DW_OK)
             record_failure(l, i, status, &w->error);
         else

@@ -1,8 +1,8 @@
 /* Applying deltas to tensors in memory. */
 #include "codec/patch.h"
 #include "base/options.h"
-#include "codec/scatter.h"
 #include "codec/stage.h"
+#include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
 void dw_apply_options_init_sized(dw_apply_options *options, size_t struct_bytes)
@@ -44,8 +44,11 @@ static dw_status scatter_changes(void *context, size_t t, uint64_t first,
 {
     const dw_tensor *tensor = &((const dw_tensor *)context)[t];
     unsigned width = dw_dtype_element(tensor->dtype).width;
-    return dw_scatter((uint8_t *)tensor->data + first * width, changes->positions,
-                      changes->values, changes->n_changes, width, err);
+    (void)err;
+    dw_kernels_get()->scatter[dw_width_index(width)](
+        (uint8_t *)tensor->data + first * width, changes->positions, changes->values,
+        changes->n_changes);
+    return DW_OK;
 }
 
 /* If tensors share memory, a store to one changes the base of the other. So everything is

@@ -104,19 +104,11 @@ static dw_status find_old(uint8_t **out, const encoder *e, const item *it,
                                    (const uint8_t *)base->data + span->first * width,
                                    (size_t)span->n * width, err);
     *out = (uint8_t *)(uintptr_t)elems;
+    if (status == DW_OK && e->options->update_base && elems == scratch->old_elems.bytes)
+        return dw_fail_tensor(err, DW_INVALID, NULL, base->name,
+                              "its file was opened for reading, so the new values cannot "
+                              "be stored there");
     return status;
-}
-
-/* With update_base: stores the changed copy of the elements in the base. */
-static dw_status keep_new(const encoder *e, const item *it, const dw_span *span,
-                          const uint8_t *old, dw_error *err)
-{
-    const dw_tensor *base = &e->job->pairs[it->pair].base;
-    const unsigned width = dw_dtype_element(base->dtype).width;
-    uint8_t *place = (uint8_t *)base->data + span->first * width;
-    return !e->options->update_base || it->n_changed == 0 || place == old
-               ? DW_OK
-               : dw_map_store(place, old, (size_t)span->n * width, err);
 }
 
 static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error *err)
@@ -154,9 +146,6 @@ static dw_status encode_item(void *context, size_t i, unsigned worker, dw_error 
     it->n_changed = code.encoded.n_changes;
     if (it->n_changed == 0)
         return DW_OK;
-    status = keep_new(e, it, &span, old, err);
-    if (status != DW_OK)
-        return status;
     it->bytes = dw_alloc(it->n_bytes);
     if (!it->bytes)
         return dw_fail_memory(err, pair->base.name);
@@ -203,7 +192,7 @@ static dw_status collect_item(void *context, size_t i, unsigned worker, dw_error
     it->move_share = dw_digest_moves_sum(&note.digest);
     if (e->options->update_base)
         dw_kernels_get()->scatter[w](old, s->positions, s->values, it->n_changed);
-    return keep_new(e, it, &span, old, err);
+    return DW_OK;
 }
 
 /* ---- pairs on devices ---- */

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/element.h"
-#include "codec/scatter.h"
+#include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
@@ -233,16 +233,13 @@ static dw_status work_open(work *out, const dw_patch_binding *b, size_t i, dw_lo
         return DW_OK; /* in memory */
     const uint8_t *begin = (const uint8_t *)s->positions;
     const size_t n_bytes = (size_t)s->n_bytes;
-    const void *bytes;
     if (!room)
         room = &out->patch_bytes;
     dw_status status = dw_loan_reserve(room, n_bytes, err);
     if (status == DW_OK)
-        status = dw_map_read(&bytes, room, begin, n_bytes, err);
+        status = dw_map_copy(room->bytes, begin, n_bytes, err);
     if (status != DW_OK)
         return status;
-    if (bytes != room->bytes)
-        memcpy(room->bytes, bytes, n_bytes);
     if (XXH64(room->bytes, n_bytes, 0) != s->hash)
         return dw_patch_fail_altered(s, t->name, b->where, err);
     out->s.positions = (const uint32_t *)(const void *)room->bytes;
@@ -260,8 +257,8 @@ static void work_close(work *w)
 /* Sets *ELEMS to the elements at the segment's positions, readable. */
 static dw_status work_read(const uint8_t **elems, work *w, dw_error *err)
 {
-    return dw_read_positions(elems, &w->tensor_bytes, w->elems, w->s.positions, w->s.n,
-                             w->width, err);
+    return dw_map_read_positions(elems, &w->tensor_bytes, w->elems, w->s.positions,
+                                 w->s.n, w->width, err);
 }
 
 /* All memory is allocated before the first store, so that stores cannot stop half way. */
@@ -276,9 +273,10 @@ static dw_status scatter_segment(void *context, size_t i, unsigned worker, dw_er
     const scatter_job *j = context;
     work w;
     dw_status status = work_open(&w, j->b, i, &j->rooms[worker], err);
-    return status == DW_OK
-               ? dw_scatter(w.elems, w.s.positions, w.s.values, w.s.n, w.width, err)
-               : status;
+    if (status == DW_OK)
+        dw_kernels_get()->scatter[dw_width_index(w.width)](w.elems, w.s.positions,
+                                                           w.s.values, w.s.n);
+    return status;
 }
 
 static dw_status open_scatter(scatter_job *j, dw_error *err)

@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "codec/digest.h"
-#include "codec/scatter.h"
 #include "codec/trl_delta.h"
+#include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
 #define NO_ENTRY SIZE_MAX
@@ -237,9 +237,9 @@ static dw_status take_trl_block(void *context, uint64_t first, const dw_decoded 
     const unsigned width = dw_dtype_element(t->dtype).width;
     dw_note note = dw_note_at(t->first_byte + first * width);
     const uint8_t *old;
-    dw_status status =
-        dw_read_positions(&old, walk->old_elems, (const uint8_t *)t->data + first * width,
-                          d->positions, d->n_changes, width, err);
+    dw_status status = dw_map_read_positions(&old, walk->old_elems,
+                                             (const uint8_t *)t->data + first * width,
+                                             d->positions, d->n_changes, width, err);
     if (status != DW_OK)
         return status;
     dw_note_list(&note, d, old, width);

@@ -149,6 +149,8 @@ dw_status dw_job_resolve_past(dw_publisher *p, dw_error *err)
     if (fenced)
         return dw_publisher_fail_fenced(p, err);
     dw_status status = dw_commit_resolve(p, err);
+    if (!p->baseline.is_lost && !dw_baseline_is_whole(p))
+        dw_baseline_lose(p);
     if (status == DW_OK && p->baseline.is_lost) {
         status = dw_baseline_catch_up(p, err);
         if (status == DW_OK && p->options.rank == 0)

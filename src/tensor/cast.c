@@ -19,7 +19,6 @@ dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_erro
 {
     dw_loan loan = {0};
     dw_status status = DW_OK;
-    const dw_map_uses outer = dw_map_begin();
     for (uint64_t at = 0, n; status == DW_OK && at < n_elems; at += n) {
         const void *elems;
         n = n_elems - at < STRIP_ELEMS ? n_elems - at : STRIP_ELEMS;
@@ -28,8 +27,7 @@ dw_status dw_cast_copy(uint16_t *out, const float *in, uint64_t n_elems, dw_erro
             dw_cast_bf16(out + at, elems, n);
     }
     dw_loan_release(&loan);
-    dw_status end = dw_map_end(&outer, status == DW_OK ? err : NULL);
-    return status == DW_OK ? end : status;
+    return status;
 }
 
 typedef struct strip {

@@ -314,7 +314,6 @@ dw_status dw_safetensors_map(dw_safetensors *out, const dw_map *map, const char 
     const void *head = map->bytes;
     dw_loan loan = {0};
     size_t n_head = map->n_bytes < 8 ? map->n_bytes : 8;
-    const dw_map_uses outer = dw_map_begin();
     dw_status status = dw_map_read(&head, &loan, map->bytes, n_head, err);
     if (status == DW_OK && n_head == 8) {
         /* a header that is too long is refused when it is parsed */
@@ -326,10 +325,6 @@ dw_status dw_safetensors_map(dw_safetensors *out, const dw_map *map, const char 
     if (status == DW_OK)
         status = parse(out, head, map->bytes, map->n_bytes, path, err);
     dw_loan_release(&loan);
-    if (dw_map_end(&outer, err) != DW_OK) {
-        dw_safetensors_release(out);
-        status = DW_IO;
-    }
     return status;
 }
 

@@ -27,7 +27,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/patch.h"
-#include "codec/scatter.h"
+#include "kernel/kernel.h"
 
 #define MAGIC       "DWPATCH1"
 #define MAGIC_BYTES 8
@@ -125,7 +125,7 @@ dw_status dw_patch_writer_take(void *context, size_t t, uint64_t first,
     memcpy(bytes + values_offset(n), changes->values, (size_t)n * width);
     dw_loan loan = {0};
     const uint8_t *old;
-    dw_status status = dw_read_positions(
+    dw_status status = dw_map_read_positions(
         &old, &loan, (const uint8_t *)w->tensors[t].data + first * width,
         changes->positions, n, width, err);
     if (status == DW_OK)
@@ -353,7 +353,6 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
     dw_reader r;
     uint64_t table_offset = 0;
     dw_patch_seal seal = {0};
-    const dw_map_uses outer = dw_map_begin();
     status = find_table(&r, &table_offset, &seal, &map, &table_bytes, path, err);
     if (status == DW_OK)
         status = read_goal(goal, &r, path, err);
@@ -363,8 +362,6 @@ dw_status dw_patch_open(dw_patch **out, dw_patch_goal *goal, const char *path,
         status = read_segments(patch, &r, map.bytes, table_offset, &stores, path, err);
     dw_loan_release(&table_bytes);
     dw_loan_release(&stores);
-    if (dw_map_end(&outer, err) != DW_OK)
-        status = DW_IO;
     if (status != DW_OK) {
         dw_patch_free(patch);
         dw_map_close(&map);

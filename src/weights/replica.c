@@ -78,8 +78,10 @@ dw_status dw_replica_take_data(dw_replica *r, const dw_tensor *found, size_t n_f
 
 dw_status dw_replica_digest(dw_replica *r, const dw_progress *progress, dw_error *err)
 {
-    return dw_digest_tensors(r->digests, &r->state, r->tensors, r->n_tensors,
-                             r->n_threads, progress, err);
+    dw_status status = r->target.ckpt ? dw_checkpoint_check(r->target.ckpt, err) : DW_OK;
+    return status == DW_OK ? dw_digest_tensors(r->digests, &r->state, r->tensors,
+                                               r->n_tensors, r->n_threads, progress, err)
+                           : status;
 }
 
 dw_status dw_replica_open_memory(dw_replica **out, const dw_tensor *table,

@@ -192,32 +192,20 @@ def test_cast_rounds_as_bfloat16_should():
 
 
 def test_a_mapped_file_that_shrinks(tmp_path):
-    """An error and not a signal: without the guard in the package, and with it for own reads."""
+    """An error and not a signal."""
     script = f"""
 import os, sys
 import numpy as np
 import deltawire
 path = {str(tmp_path / 'model.safetensors')!r}
-def make():
-    deltawire.write_checkpoint(path, {{"w": np.ones(100_000, np.float32)}})
-    return deltawire.Checkpoint(path)
-model = make()
+deltawire.write_checkpoint(path, {{"w": np.ones(100_000, np.float32)}})
+model = deltawire.Checkpoint(path)
 os.truncate(path, 5000)
 try:
     deltawire.digest(model)
     sys.exit("no error")
 except deltawire.IoError as error:
     assert error.where == path and "shrank" in error.text, error
-deltawire.guard()
-deltawire.guard_check()
-model = make()
-os.truncate(path, 5000)
-assert bytes(memoryview(model["w"]).cast("B")[-4:]) == bytes(4)
-try:
-    deltawire.guard_check()
-    sys.exit("no error")
-except deltawire.IoError as error:
-    assert error.where == path, error
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

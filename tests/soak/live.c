@@ -21,7 +21,6 @@
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
-#include "deltawire/guard.h"
 #include "deltawire/publish.h"
 #include "role.h"
 
@@ -217,8 +216,6 @@ int main(int argc, char **argv)
 {
     if (argc < 5)
         return SOAK_FAULT;
-    if (getenv("SOAK_GUARD") && dw_guard_install(&err) != DW_OK)
-        abort();
     dw_store *store;
     weights w = {0};
     weights_make(&w, argv[3]);

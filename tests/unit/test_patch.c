@@ -12,7 +12,6 @@
 
 #include "codec/patch.h"
 #include "codec/stage.h"
-#include "deltawire/guard.h"
 #include "random_model.h"
 #include "temp_dir.h"
 
@@ -317,30 +316,24 @@ static void test_altered_while_open(void **state)
     write_patch(temp_path("p"), 1);
     size_t n;
     uint8_t *bytes = get_file(temp_path("p"), &n);
-    for (unsigned guarded = 0; guarded < 2; guarded++) {
-        dw_error err;
-        if (guarded)
-            assert_int_equal(dw_guard_install(&err), DW_OK);
-        for (unsigned round = 0; round < 200; round++) {
-            dw_patch *patch;
-            assert_int_equal(dw_patch_open(&patch, &found, temp_path("p"), &err), DW_OK);
-            const dw_segment *s = &patch->segments[random_below(patch->n_segments)];
-            const size_t at = (size_t)((const uint8_t *)s->positions - patch->map.bytes) +
-                              (size_t)random_below(s->n_bytes);
-            FILE *file = fopen(temp_path("p"), "r+b");
-            assert_non_null(file);
-            fseek(file, (long)at, SEEK_SET);
-            fputc(bytes[at] ^ (1 << random_below(8)), file);
-            fclose(file);
-            model m = model_copy(&base, true);
-            assert_int_equal(dw_patch_apply(patch, m.tensors, m.n, 1, &err), DW_CORRUPT);
-            assert_non_null(strstr(err.text, "were altered"));
-            model_free(&m);
-            dw_patch_free(patch);
-            put_file(temp_path("p"), bytes, n);
-        }
-        if (guarded)
-            dw_guard_remove();
+    dw_error err;
+    for (unsigned round = 0; round < 200; round++) {
+        dw_patch *patch;
+        assert_int_equal(dw_patch_open(&patch, &found, temp_path("p"), &err), DW_OK);
+        const dw_segment *s = &patch->segments[random_below(patch->n_segments)];
+        const size_t at = (size_t)((const uint8_t *)s->positions - patch->map.bytes) +
+                          (size_t)random_below(s->n_bytes);
+        FILE *file = fopen(temp_path("p"), "r+b");
+        assert_non_null(file);
+        fseek(file, (long)at, SEEK_SET);
+        fputc(bytes[at] ^ (1 << random_below(8)), file);
+        fclose(file);
+        model m = model_copy(&base, true);
+        assert_int_equal(dw_patch_apply(patch, m.tensors, m.n, 1, &err), DW_CORRUPT);
+        assert_non_null(strstr(err.text, "were altered"));
+        model_free(&m);
+        dw_patch_free(patch);
+        put_file(temp_path("p"), bytes, n);
     }
     free(bytes);
 }

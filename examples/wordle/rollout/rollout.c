@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <deltawire/guard.h>
 
 #include "fail.h"
 #include "program.h"
@@ -264,9 +263,7 @@ int main(int argc, char **argv)
     rollout r = {.model_name = args.name,
                  .version = DW_NO_VERSION,
                  .lock = PTHREAD_MUTEX_INITIALIZER};
-    dw_status status = dw_guard_install(&err); /* the weights are mapped */
-    if (status == DW_OK)
-        status = serving_new(&r.serving, args.weights, &err);
+    dw_status status = serving_new(&r.serving, args.weights, &err);
     if (status != DW_OK)
         return program_fail("wordle-rollout", &err);
     status = serve(&r, &err);

@@ -56,8 +56,6 @@ class World:
             os.mkdir(f"{root}/{name}")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
         self.env.update(HOME=self.home, TMPDIR=root)
-        if rng.random() < 0.5:
-            self.env["SOAK_GUARD"] = "1"
         if bucket:
             self.env["AWS_ENDPOINT_URL"] = os.environ["DW_TEST_S3_ENDPOINT"]
         self.key = None
