@@ -17,10 +17,19 @@ static const char *key_tail(const dw_s3 *s3)
     return n > 8 ? s3->access_key + n - 4 : "";
 }
 
-/* These come with 400. */
-static bool is_bad_token(const char *code)
+/* How the variables with the credentials begin. */
+static const char *variable(const dw_s3 *s3)
 {
-    return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0;
+    return strncmp(s3->url, "hf:", 3) == 0 ? "HF_S3_" : "AWS_";
+}
+
+/* Such a reply has the status 400; to HEAD it has no body with a code. */
+static bool is_token_refused(const dw_s3 *s3, const dw_s3_task *task)
+{
+    const char *code = task->error.code;
+    return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0 ||
+           (task->call.status == 400 && s3->session_token &&
+            strcmp(task->method, "HEAD") == 0);
 }
 
 static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char *where,
@@ -34,20 +43,20 @@ static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char
     if (strcmp(code, "SignatureDoesNotMatch") == 0)
         return dw_fail(err, DW_DENIED, where,
                        "the server does not accept the signature: the secret does not "
-                       "belong to access key '...%s'; set AWS_SECRET_ACCESS_KEY",
-                       key_tail(s3));
+                       "belong to access key '...%s'; set %sSECRET_ACCESS_KEY",
+                       key_tail(s3), variable(s3));
     if (strcmp(code, "InvalidAccessKeyId") == 0)
         return dw_fail(err, DW_DENIED, where,
                        "the server does not know access key '...%s'; set "
-                       "AWS_ACCESS_KEY_ID, or the endpoint the key is for",
-                       key_tail(s3));
-    if (is_bad_token(code))
+                       "%sACCESS_KEY_ID, or the endpoint the key is for",
+                       key_tail(s3), variable(s3));
+    if (is_token_refused(s3, task))
         return dw_fail(err, DW_DENIED, where,
                        "the session token has expired or is wrong; get new credentials "
                        "and set AWS_SESSION_TOKEN");
     return dw_fail(err, DW_DENIED, where,
-                   "access key '...%s' may not %s this (%d%s%s); check its rights, and "
-                   "the secret",
+                   "access key '...%s' may not %s this (%d%s%s); check its rights, that "
+                   "it has not expired, and the secret",
                    key_tail(s3),
                    strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0
                        ? "read"
@@ -74,7 +83,7 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                        *code ? " " : "", code);
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
-    if (status == 401 || status == 403 || is_bad_token(code))
+    if (status == 401 || status == 403 || is_token_refused(s3, task))
         return fail_denied(s3, task, where, err);
     if (status == 501 || strcmp(code, "NotImplemented") == 0)
         return dw_fail(err, DW_UNSUPPORTED, where,
@@ -210,7 +219,9 @@ static int status_of_error(const char *code)
     } known[] = {
         {"PreconditionFailed", 412}, {"ConditionalRequestConflict", 409},
         {"NoSuchUpload", 404},       {"NoSuchBucket", 404},
-        {"AccessDenied", 403},
+        {"AccessDenied", 403},       {"InvalidAccessKeyId", 403},
+        {"ExpiredToken", 400},       {"SignatureDoesNotMatch", 403},
+        {"InvalidToken", 400},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(code, known[i].code) == 0)

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -369,6 +370,21 @@ dw_status dw_store_put_bytes(dw_store *store, const char *key, const void *bytes
 {
     dw_source source = {.n_bytes = n_bytes, .bytes = bytes};
     return dw_store_put(store, key, &source, mode, NULL, err);
+}
+
+dw_status dw_store_confirm(dw_store *store, const char *key, uint64_t n_bytes,
+                           dw_error *err)
+{
+    char where[DW_STORE_WHERE];
+    uint64_t found = 0;
+    dw_status status = dw_store_stat(store, key, &found, NULL, err);
+    if (status == DW_NOT_FOUND || (status == DW_OK && found != n_bytes))
+        return dw_fail(err, DW_UNAVAILABLE,
+                       dw_store_where(store, key, where, sizeof where),
+                       "the store reports that it has the object, but not with its "
+                       "%" PRIu64 " bytes. Try again",
+                       n_bytes);
+    return status;
 }
 
 dw_status dw_source_read(const dw_source *source, uint64_t offset, void *into,

@@ -21,6 +21,11 @@ dw_status dw_store_get_all(dw_store *store, const char *key, size_t max_bytes,
 dw_status dw_store_put_bytes(dw_store *store, const char *key, const void *bytes,
                              size_t n_bytes, dw_put_mode mode, dw_error *err);
 
+/* DW_UNAVAILABLE unless the store has KEY with N_BYTES: a put that was answered with
+ * success proves nothing, because a proxy may have answered for the store. */
+dw_status dw_store_confirm(dw_store *store, const char *key, uint64_t n_bytes,
+                           dw_error *err);
+
 /* From now on the store must hold KEY: see dw_store_driver.require. Stores that cannot
  * be absent in part, such as buckets, ignore it. */
 dw_status dw_store_require(dw_store *store, const char *key, dw_error *err);

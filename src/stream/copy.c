@@ -143,6 +143,8 @@ static dw_status copy_bytes(copier *c, const dw_object *object, dw_error *err)
     const dw_source source = {.n_bytes = blob.n_bytes, .bytes = blob.bytes};
     status = dw_store_put(c->to, object->key, &source, DW_PUT_REPLACE, NULL, err);
     dw_blob_release(&blob);
+    if (status == DW_OK)
+        status = dw_store_confirm(c->to, object->key, object->n_bytes, err);
     if (status == DW_OK) {
         c->report.n_objects++;
         c->report.n_bytes += object->n_bytes;

@@ -12,7 +12,9 @@ dw_status dw_file_put(dw_store *store, const dw_file_entry *entry, const void *b
 {
     dw_status status = dw_store_put_bytes(store, entry->key, bytes ? bytes : "",
                                           (size_t)entry->n_bytes, DW_PUT_CREATE, err);
-    return status == DW_CONFLICT ? DW_OK : status;
+    return status == DW_OK || status == DW_CONFLICT
+               ? dw_store_confirm(store, entry->key, entry->n_bytes, err)
+               : status;
 }
 
 /* Errors name the file, since its key does not. */

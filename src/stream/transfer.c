@@ -319,21 +319,6 @@ static void *hash_source(void *context)
     return NULL;
 }
 
-/* The store has an object of this new name: a retry found what its own first try had
- * written. The page of a proxy that answers for the store has another size. */
-static dw_status check_found(dw_store *store, const dw_object *object, uint64_t n_bytes,
-                             dw_error *err)
-{
-    uint64_t found = 0;
-    dw_status status = dw_store_stat(store, object->key, &found, NULL, err);
-    if (status == DW_NOT_FOUND || (status == DW_OK && found != n_bytes))
-        return dw_fail(err, DW_UNAVAILABLE, object->key,
-                       "the store reports that it has the object, but not with its "
-                       "%" PRIu64 " bytes. Publish again",
-                       n_bytes);
-    return status;
-}
-
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
                         const dw_progress *progress, dw_error *err)
 {
@@ -354,8 +339,8 @@ dw_status dw_object_put_watched(dw_store *store, dw_object *object,
         dw_store_put(store, object->key, source, DW_PUT_CREATE, progress, err);
     if (threaded)
         pthread_join(thread, NULL);
-    if (status == DW_CONFLICT)
-        status = check_found(store, object, source->n_bytes, err);
+    if (status == DW_OK || status == DW_CONFLICT) /* its own first try, perhaps */
+        status = dw_store_confirm(store, object->key, source->n_bytes, err);
     if (status == DW_OK && hash.status != DW_OK) {
         status = hash.status;
         if (err)

@@ -154,6 +154,8 @@ static dw_status fault_put(void *self, const char *key, const dw_source *source,
         return status;
     if (kind == STORE_FAULT_SHORT)
         return report(f, DW_UNAVAILABLE, "the connection broke half way", key, err);
+    if (kind == STORE_FAULT_LIE)
+        return DW_OK;
     flipped flip = {.source = source, .mask = (uint8_t)(1u << n % 8)};
     dw_source changed = {source->n_bytes, NULL, read_flipped, &flip};
     bool flips = kind == STORE_FAULT_CORRUPT && source->n_bytes > 0;

@@ -14,6 +14,7 @@ typedef enum store_fault {
     STORE_FAULT_STALE, /* a list leaves out what was put through this store since its last
                        list that was not stale or, if there was nothing, the entries of
                        the latest time; a get or stat of such an object finds nothing */
+    STORE_FAULT_LIE,   /* a put does nothing, and reports success */
     STORE_FAULT_DELAY, /* it is done after delay_ms */
 } store_fault;
 

@@ -231,10 +231,12 @@ static void test_put_is_not_believed(void **state)
     (void)state;
     /* an error after '200 OK' */
     BEGIN(ERROR_OF("200 OK", "InternalError"), STORED, ERROR_OF("200 OK", "SlowDown"),
-          STORED, ERROR_OF("200 OK", "AccessDenied"));
+          STORED, ERROR_OF("200 OK", "AccessDenied"), ERROR_OF("200 OK", "ExpiredToken"));
     expect(DW_OK, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_REPLACE));
     expect(DW_DENIED, put(DW_PUT_REPLACE));
+    expect(DW_DENIED, put(DW_PUT_REPLACE));
+    assert_non_null(strstr(err.text, "set AWS_SESSION_TOKEN"));
     end();
 
     /* nothing was stored, or something else is there */
@@ -601,6 +603,12 @@ static void test_errors(void **state)
         assert_null(strstr(err.text, "topsecret"));
         assert_null(strstr(err.text, "sessiontoken"));
     }
+    end();
+
+    /* the reply to HEAD has no code */
+    BEGIN(EMPTY("400 Bad Request"));
+    expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_non_null(strstr(err.text, "set AWS_SESSION_TOKEN"));
     end();
 }
 

@@ -188,12 +188,87 @@ static void test_taken_name(void **state)
     dw_store_close(store);
 }
 
+/* ---- a store that reports success and stores nothing ---- */
+
+static store_fault lie(void *context, uint64_t n, const char *operation, const char *key)
+{
+    (void)n;
+    const char *prefix = context;
+    return strcmp(operation, "put") == 0 && *prefix &&
+                   strncmp(key, prefix, strlen(prefix)) == 0
+               ? STORE_FAULT_LIE
+               : STORE_FAULT_NONE;
+}
+
+static void test_a_store_that_lies(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"objects/", "files/", "commits/"};
+    fixture x = {0};
+    char prefix[16] = "", file[4] = "{1}";
+    dw_store *inner;
+    const store_fault_plan plan = {.choose = lie, .context = prefix};
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.when_busy = DW_BUSY_WAIT;
+    assert_fine(&x, dw_store_open(&inner, "mem:transfer-lies", NULL, &x.err));
+    assert_fine(&x, fault_store_new(&x.store, inner, &plan, &x.err));
+    x.live = fixture_model();
+    assert_fine(&x, dw_publisher_open(&x.publisher, x.store, x.live.tensors, x.live.n,
+                                      &options, &x.err));
+    x.at[x.n++] = model_copy(&x.live, false);
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        dw_publish_report report;
+        dw_follow_report followed;
+        uint64_t ticket;
+        dw_publish_note note;
+        const dw_file files = {"config.json", file, sizeof file - 1};
+        dw_publish_note_init(&note);
+        note.has_files = true;
+        note.files = &files;
+        note.n_files = 1;
+        file[1]++;
+        snprintf(prefix, sizeof prefix, "%s", prefixes[i]);
+        model_change(&x.live, 30);
+        assert_fine(&x, dw_publisher_publish(x.publisher, &ticket, &note, &x.err));
+        assert_int_equal(
+            dw_publisher_wait(x.publisher, ticket, UINT_MAX, NULL, &report, &x.err),
+            DW_UNAVAILABLE);
+        assert_non_null(strstr(x.err.text, "the store reports that"));
+        prefix[0] = '\0';
+        assert_fine(&x, fixture_pull(&x, inner, x.n - 1, &followed));
+        fixture_publish(&x);
+        assert_fine(&x, fixture_pull(&x, inner, x.n - 1, &followed));
+
+        dw_copy_report copied;
+        dw_stream *s;
+        dw_store *to, *lying;
+        char url[32];
+        snprintf(url, sizeof url, "mem:transfer-lies-%zu", i);
+        assert_fine(&x, dw_store_open(&to, url, NULL, &x.err));
+        assert_fine(&x, fault_store_new(&lying, to, &plan, &x.err));
+        assert_fine(&x, dw_stream_open(&s, inner, NULL, &x.err));
+        snprintf(prefix, sizeof prefix, "%s", prefixes[i]);
+        if (i < 2)
+            assert_int_equal(dw_stream_copy(s, lying, NULL, &copied, &x.err),
+                             DW_UNAVAILABLE);
+        prefix[0] = '\0';
+        assert_fine(&x, dw_stream_copy(s, lying, NULL, &copied, &x.err));
+        assert_fine(&x, fixture_pull(&x, to, x.n - 1, &followed));
+        dw_stream_close(s);
+        dw_store_close(lying);
+        dw_store_close(to);
+    }
+    fixture_close(&x);
+    dw_store_close(inner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records),    cmocka_unit_test(test_signed_records),
         cmocka_unit_test(test_objects),    cmocka_unit_test(test_mirror),
-        cmocka_unit_test(test_taken_name),
+        cmocka_unit_test(test_taken_name), cmocka_unit_test(test_a_store_that_lies),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
