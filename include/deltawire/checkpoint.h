@@ -8,6 +8,8 @@
 #ifndef DELTAWIRE_CHECKPOINT_H
 #define DELTAWIRE_CHECKPOINT_H
 
+#include <string.h>
+
 #include "deltawire/delta.h"
 #include "deltawire/error.h"
 #include "deltawire/tensor.h"
@@ -70,10 +72,11 @@ typedef struct dw_checkpoint_write_options {
                                  and an index */
 } dw_checkpoint_write_options;
 
-DW_API void dw_checkpoint_write_options_init_sized(dw_checkpoint_write_options *options,
-                                                   size_t struct_bytes);
-#define dw_checkpoint_write_options_init(options)                                        \
-    dw_checkpoint_write_options_init_sized(options, sizeof *(options))
+static inline void dw_checkpoint_write_options_init(dw_checkpoint_write_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Writes the tensors. A file gets its name only once it is complete and synced; the index
  * comes last. A failure, a full disk for example, leaves nothing behind. Tensors are

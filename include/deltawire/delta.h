@@ -14,6 +14,8 @@
 #ifndef DELTAWIRE_DELTA_H
 #define DELTAWIRE_DELTA_H
 
+#include <string.h>
+
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
 #include "deltawire/progress.h"
@@ -58,9 +60,14 @@ typedef struct dw_diff_options {
 } dw_diff_options;
 
 /* The defaults: CLASS, layout 3, all cores, versions 0 and 1, BASE stays as it is. */
-DW_API void dw_diff_options_init_sized(dw_diff_options *options, size_t struct_bytes);
-#define dw_diff_options_init(options)                                                    \
-    dw_diff_options_init_sized(options, sizeof *(options))
+static inline void dw_diff_options_init(dw_diff_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->codec = DW_CODEC_CLASS;
+    options->trl_layout = 3;
+    options->new_version = 1;
+}
 
 /* Compares NEXT with BASE bit for bit (NaN payloads and -0 count) and encodes the
  * differences. Both lists must have the same names, types and shapes. Their order may
@@ -148,9 +155,11 @@ typedef struct dw_apply_options {
     dw_progress progress;
 } dw_apply_options;
 
-DW_API void dw_apply_options_init_sized(dw_apply_options *options, size_t struct_bytes);
-#define dw_apply_options_init(options)                                                   \
-    dw_apply_options_init_sized(options, sizeof *(options))
+static inline void dw_apply_options_init(dw_apply_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Decodes the delta, proves that the result is the version that it names, and only then
  * writes the tensors. A failure leaves them as they were. Memory is bounded for changes

@@ -9,6 +9,8 @@
 #ifndef DELTAWIRE_FILES_H
 #define DELTAWIRE_FILES_H
 
+#include <string.h>
+
 #include "deltawire/error.h"
 #include "deltawire/stream.h"
 
@@ -38,9 +40,11 @@ typedef struct dw_companion_rules {
     bool no_defaults; /* only what matches WITH */
 } dw_companion_rules;
 
-DW_API void dw_companion_rules_init_sized(dw_companion_rules *rules, size_t struct_bytes);
-#define dw_companion_rules_init(rules)                                                   \
-    dw_companion_rules_init_sized(rules, sizeof *(rules))
+static inline void dw_companion_rules_init(dw_companion_rules *rules)
+{
+    memset(rules, 0, sizeof *rules);
+    rules->struct_bytes = sizeof *rules;
+}
 
 /* Whether the rules take a file of this name. */
 DW_API bool dw_companion_takes(const dw_companion_rules *rules, const char *name);

@@ -24,6 +24,8 @@
 #ifndef DELTAWIRE_FOLLOW_H
 #define DELTAWIRE_FOLLOW_H
 
+#include <string.h>
+
 #include "deltawire/stream.h"
 
 #ifdef __cplusplus
@@ -82,9 +84,15 @@ typedef struct dw_follow_options {
                       are installed in INTO. Files of the user's are never replaced */
 } dw_follow_options;
 
-DW_API void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes);
-#define dw_follow_options_init(options)                                                  \
-    dw_follow_options_init_sized(options, sizeof *(options))
+static inline void dw_follow_options_init(dw_follow_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->at = DW_NO_VERSION;
+    options->reader_wait_ms = 10000;
+    options->sweep_every = 64;
+    options->max_ahead_bytes = 32u << 20;
+}
 
 /* Opens the stream and the weights. Finishes an apply that a killed process left. The
  * weights may be at no version yet. */

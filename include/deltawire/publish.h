@@ -17,6 +17,8 @@
 #ifndef DELTAWIRE_PUBLISH_H
 #define DELTAWIRE_PUBLISH_H
 
+#include <string.h>
+
 #include "deltawire/device.h"
 #include "deltawire/files.h"
 #include "deltawire/quantize.h"
@@ -157,10 +159,18 @@ typedef struct dw_publish_options {
     dw_baseline_memory baseline_memory;    /* for tensors on devices. Experimental */
 } dw_publish_options;
 
-DW_API void dw_publish_options_init_sized(dw_publish_options *options,
-                                          size_t struct_bytes);
-#define dw_publish_options_init(options)                                                 \
-    dw_publish_options_init_sized(options, sizeof *(options))
+static inline void dw_publish_options_init(dw_publish_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->fork_version = DW_NEWEST;
+    options->folds[0] = 4;
+    options->folds[1] = 16;
+    options->folds[2] = 64;
+    options->anchor_factor = 0.1;
+    options->sweep_every = 64;
+    options->n_ranks = 1;
+}
 
 /* Opens the stream at the root of STORE for writing, and takes over from its writer. If
  * there is no stream it creates one and commits version 0 (dw_publisher_created reports
@@ -238,8 +248,11 @@ typedef struct dw_publish_note {
     size_t n_streams;
 } dw_publish_note;
 
-DW_API void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes);
-#define dw_publish_note_init(note) dw_publish_note_init_sized(note, sizeof *(note))
+static inline void dw_publish_note_init(dw_publish_note *note)
+{
+    memset(note, 0, sizeof *note);
+    note->struct_bytes = sizeof *note;
+}
 
 #define DW_TICKET_SKIPPED 0 /* nothing is published (DW_BUSY_SKIP) */
 

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "deltawire/error.h"
 #include "deltawire/export.h"
@@ -57,9 +58,11 @@ typedef struct dw_quant_options {
                       dw_cast_bf16 does, and the result is that of a BF16 model */
 } dw_quant_options;
 
-DW_API void dw_quant_options_init_sized(dw_quant_options *options, size_t struct_bytes);
-#define dw_quant_options_init(options)                                                   \
-    dw_quant_options_init_sized(options, sizeof *(options))
+static inline void dw_quant_options_init(dw_quant_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* The bytes of the quantised model of TENSORS, with its scales; their data is not used.
  * DW_INVALID, with the name of the tensor or pattern, if they cannot be quantised so. */

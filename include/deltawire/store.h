@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "deltawire/error.h"
 #include "deltawire/progress.h"
@@ -52,9 +53,11 @@ typedef struct dw_store_options {
     void *on_wait_context;
 } dw_store_options;
 
-DW_API void dw_store_options_init_sized(dw_store_options *options, size_t struct_bytes);
-#define dw_store_options_init(options)                                                   \
-    dw_store_options_init_sized(options, sizeof *(options))
+static inline void dw_store_options_init(dw_store_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Opens the store that URL names. Sends nothing to a server yet. A path without a scheme
  * means file://. Secrets come only from the environment and from files, and are in no

@@ -7,6 +7,8 @@
 #ifndef DELTAWIRE_STREAM_H
 #define DELTAWIRE_STREAM_H
 
+#include <string.h>
+
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
 #include "deltawire/progress.h"
@@ -222,9 +224,11 @@ typedef struct dw_replay_options {
     dw_progress progress;
 } dw_replay_options;
 
-DW_API void dw_replay_options_init_sized(dw_replay_options *options, size_t struct_bytes);
-#define dw_replay_options_init(options)                                                  \
-    dw_replay_options_init_sized(options, sizeof *(options))
+static inline void dw_replay_options_init(dw_replay_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 typedef struct dw_replay_report {
     uint64_t n_decoded; /* versions that decode */
@@ -281,9 +285,13 @@ typedef struct dw_squash_options {
     dw_progress progress;
 } dw_squash_options;
 
-DW_API void dw_squash_options_init_sized(dw_squash_options *options, size_t struct_bytes);
-#define dw_squash_options_init(options)                                                  \
-    dw_squash_options_init_sized(options, sizeof *(options))
+static inline void dw_squash_options_init(dw_squash_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->from = DW_NO_VERSION;
+    options->to = DW_NEWEST;
+}
 
 /* Adds a shortcut to a version: a fold or an anchor. DW_CONFLICT if it exists. SHORTCUT
  * may be NULL. */
@@ -299,10 +307,11 @@ typedef struct dw_collect_options {
     dw_progress progress;
 } dw_collect_options;
 
-DW_API void dw_collect_options_init_sized(dw_collect_options *options,
-                                          size_t struct_bytes);
-#define dw_collect_options_init(options)                                                 \
-    dw_collect_options_init_sized(options, sizeof *(options))
+static inline void dw_collect_options_init(dw_collect_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 typedef struct dw_collect_report {
     uint64_t floor; /* versions below it are gone */

@@ -13,12 +13,6 @@
 #define DEFAULT_LISTEN "127.0.0.1:0"
 #define WATCHED_MS     30000
 
-void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes)
-{
-    const dw_agent_options defaults = {.listen = DEFAULT_LISTEN};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 /* ---- start and stop ---- */
 
 static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,

@@ -16,6 +16,8 @@
 #ifndef DW_AGENT_AGENT_H
 #define DW_AGENT_AGENT_H
 
+#include <string.h>
+
 #include "engine/rollout.h"
 
 typedef struct dw_agent dw_agent;
@@ -33,9 +35,11 @@ typedef struct dw_agent_options {
     bool stream_only; /* there is no follower: no pin, and readiness is the stream's */
 } dw_agent_options;
 
-void dw_agent_options_init_sized(dw_agent_options *options, size_t struct_bytes);
-#define dw_agent_options_init(options)                                                   \
-    dw_agent_options_init_sized(options, sizeof *(options))
+static inline void dw_agent_options_init(dw_agent_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Binds and starts to answer. DW_INVALID for a wrong address or token, or if the token is
  * missing; DW_CONFLICT if the port is taken; DW_MISMATCH if the key does not belong to

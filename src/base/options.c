@@ -6,15 +6,6 @@
 
 #define MAX_STRUCT_BYTES 65536 /* a larger value means that struct_bytes was not set */
 
-void dw_options_init(void *options, size_t struct_bytes, const void *defaults,
-                     size_t n_bytes)
-{
-    memset(options, 0, struct_bytes);
-    if (defaults)
-        memcpy(options, defaults, struct_bytes < n_bytes ? struct_bytes : n_bytes);
-    memcpy(options, &struct_bytes, sizeof struct_bytes);
-}
-
 static int is_zero(const unsigned char *bytes, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++)

@@ -12,11 +12,6 @@
 
 #include "deltawire/error.h"
 
-/* Fills the caller's struct, which has STRUCT_BYTES, with as much of DEFAULTS as fits and
- * then zeros, and sets its struct_bytes. DEFAULTS may be NULL: zeros only. */
-void dw_options_init(void *options, size_t struct_bytes, const void *defaults,
-                     size_t n_bytes);
-
 /* Copies the caller's struct GIVEN over OUT, which has N_BYTES and holds the defaults.
  * Members that GIVEN lacks keep their defaults. GIVEN may be NULL. DW_INVALID if
  * struct_bytes is no size of such a struct, DW_UNSUPPORTED if GIVEN sets members that

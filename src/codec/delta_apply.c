@@ -5,11 +5,6 @@
 #include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
 
-void dw_apply_options_init_sized(dw_apply_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta, const dw_tensor *tensors,
                          size_t n_tensors, const dw_apply_options *given, dw_error *err)
 {

@@ -11,13 +11,6 @@
 #include "tensor/device.h"
 #include "tensor/tensor_list.h"
 
-void dw_diff_options_init_sized(dw_diff_options *options, size_t struct_bytes)
-{
-    const dw_diff_options defaults = {
-        .codec = DW_CODEC_CLASS, .trl_layout = 3, .new_version = 1};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 static dw_status check_options(const dw_diff_options *options, dw_error *err)
 {
     if (options->codec != DW_CODEC_CLASS && options->trl_layout != 1 &&

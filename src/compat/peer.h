@@ -14,6 +14,8 @@
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H
 
+#include <string.h>
+
 #include "deltawire/stream.h"
 
 typedef struct dw_peer dw_peer;
@@ -65,10 +67,11 @@ typedef struct dw_peer_replica_options {
     unsigned n_threads;
 } dw_peer_replica_options;
 
-void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
-                                        size_t struct_bytes);
-#define dw_peer_replica_options_init(options)                                            \
-    dw_peer_replica_options_init_sized(options, sizeof *(options))
+static inline void dw_peer_replica_options_init(dw_peer_replica_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Opens the directory, and finishes an apply that a killed process left. */
 dw_status dw_peer_replica_open(dw_peer_replica **out, dw_peer *peer,

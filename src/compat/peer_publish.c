@@ -7,18 +7,6 @@
 
 #define SHARD_BYTES (1ull << 30)
 
-void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
-                                        size_t struct_bytes, dw_peer_format format)
-{
-    const dw_peer_publish_options defaults = {
-        .format = format,
-        .trl_layout = 3,
-        .trl_codec = DW_CODEC_GAP,
-        .first_version = 1,
-    };
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 /* ---- opening ---- */
 
 static dw_status check_options(const dw_peer_publish_options *o, dw_error *err)

@@ -18,6 +18,8 @@
 #ifndef DW_COMPAT_PEER_PUBLISH_H
 #define DW_COMPAT_PEER_PUBLISH_H
 
+#include <string.h>
+
 #include "deltawire/delta.h"
 #include "compat/peer.h"
 
@@ -53,10 +55,16 @@ typedef struct dw_peer_publish_options {
     dw_progress progress;     /* for opening and publishing */
 } dw_peer_publish_options;
 
-void dw_peer_publish_options_init_sized(dw_peer_publish_options *options,
-                                        size_t struct_bytes, dw_peer_format format);
-#define dw_peer_publish_options_init(options, format)                                    \
-    dw_peer_publish_options_init_sized(options, sizeof *(options), format)
+static inline void dw_peer_publish_options_init(dw_peer_publish_options *options,
+                                                dw_peer_format format)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->format = format;
+    options->trl_layout = 3;
+    options->trl_codec = DW_CODEC_GAP;
+    options->first_version = 1;
+}
 
 /* Opens STORE for writing versions at its root, and brings the baseline to the newest
  * version in it. TENSORS stay the caller's and are read at each publish. DW_CONFLICT if

@@ -11,12 +11,6 @@
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
 
-void dw_peer_replica_options_init_sized(dw_peer_replica_options *options,
-                                        size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 /* ---- opening ---- */
 
 /* Whether the record of the weights is damaged. These formats have no digest that

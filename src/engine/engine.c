@@ -79,11 +79,6 @@ static const char *value_of(const char *spec, const char *name)
     return strncmp(spec, name, n) == 0 && spec[n] == '=' ? spec + n + 1 : NULL;
 }
 
-void dw_engine_options_init_sized(dw_engine_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_engine_open(dw_engine **out, const char *spec,
                          const dw_engine_options *options, dw_error *err)
 {

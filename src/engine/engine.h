@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "deltawire/digest.h"
 #include "deltawire/error.h"
@@ -33,9 +34,11 @@ typedef struct dw_engine_options {
     const char *shell_resume;
 } dw_engine_options;
 
-void dw_engine_options_init_sized(dw_engine_options *options, size_t struct_bytes);
-#define dw_engine_options_init(options)                                                  \
-    dw_engine_options_init_sized(options, sizeof *(options))
+static inline void dw_engine_options_init(dw_engine_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Opens the engine that SPEC names. Sends nothing to it yet.
  *

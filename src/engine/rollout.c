@@ -13,12 +13,6 @@
 
 #define N_TRIES 3 /* of an update */
 
-void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes)
-{
-    const dw_rollout_options defaults = {.n_tries = N_TRIES};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 /* ---- opening ---- */
 
 static dw_status make_engines(dw_rollout *r, dw_error *err)

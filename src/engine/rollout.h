@@ -22,6 +22,8 @@
 #ifndef DW_ENGINE_ROLLOUT_H
 #define DW_ENGINE_ROLLOUT_H
 
+#include <string.h>
+
 #include "engine/engine.h"
 #include "deltawire/follow.h"
 
@@ -79,9 +81,11 @@ typedef struct dw_rollout_options {
 
 #define DW_MAX_ENGINES 64
 
-void dw_rollout_options_init_sized(dw_rollout_options *options, size_t struct_bytes);
-#define dw_rollout_options_init(options)                                                 \
-    dw_rollout_options_init_sized(options, sizeof *(options))
+static inline void dw_rollout_options_init(dw_rollout_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
 
 /* Opens a follower (follow.h). If a killed process left an apply unfinished, pauses the
  * engines first: DW_UNAVAILABLE if one that is not known to be away cannot be paused. */

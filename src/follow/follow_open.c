@@ -18,17 +18,6 @@
 /* The most versions that are compared with weights of an unknown version. */
 #define MAX_SEARCH 1024
 
-void dw_follow_options_init_sized(dw_follow_options *options, size_t struct_bytes)
-{
-    const dw_follow_options defaults = {
-        .at = DW_NO_VERSION,
-        .reader_wait_ms = 10000,
-        .sweep_every = 64,
-        .max_ahead_bytes = 32u << 20,
-    };
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
 {
     return dw_weights_interrupted(into, pending, err);

@@ -140,11 +140,6 @@ static dw_status run(replay *r, uint64_t floor, dw_error *err)
     return DW_OK;
 }
 
-void dw_replay_options_init_sized(dw_replay_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_stream_replay(dw_store *store, const dw_trust *trust,
                            const dw_replay_options *given, dw_fault_fn fn, void *context,
                            dw_replay_report *report, dw_error *err)

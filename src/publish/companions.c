@@ -51,11 +51,6 @@ static const char *const defaults[] = {
     "adapter_config.json",
 };
 
-void dw_companion_rules_init_sized(dw_companion_rules *rules, size_t struct_bytes)
-{
-    dw_options_init(rules, struct_bytes, NULL, 0);
-}
-
 void dw_companions_close(dw_companions *c)
 {
     if (!c)

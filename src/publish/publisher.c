@@ -11,16 +11,6 @@
 #include "base/options.h"
 #include "store/store.h"
 
-void dw_publish_options_init_sized(dw_publish_options *options, size_t struct_bytes)
-{
-    const dw_publish_options defaults = {.fork_version = DW_NEWEST,
-                                         .folds = {4, 16, 64, 0},
-                                         .anchor_factor = 0.1,
-                                         .sweep_every = 64,
-                                         .n_ranks = 1};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 /* ---- opening and closing ---- */
 
 static bool copy_text(const char **text)
@@ -241,11 +231,6 @@ uint64_t dw_publisher_version(dw_publisher *p)
 }
 
 /* ---- the caller's side ---- */
-
-void dw_publish_note_init_sized(dw_publish_note *note, size_t struct_bytes)
-{
-    dw_options_init(note, struct_bytes, NULL, 0);
-}
 
 /* Starts to read the weights on devices (capture.h). The lock is held on entry and on
  * return. If the baseline is lost and cannot be read back, nothing is read: the version

@@ -298,12 +298,6 @@ static void refresh_latest(dw_stream *s, dw_edge made)
     dw_latest_record_release(&latest);
 }
 
-void dw_squash_options_init_sized(dw_squash_options *options, size_t struct_bytes)
-{
-    const dw_squash_options defaults = {.from = DW_NO_VERSION, .to = DW_NEWEST};
-    dw_options_init(options, struct_bytes, &defaults, sizeof defaults);
-}
-
 dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *given,
                            dw_edge *out, dw_error *err)
 {

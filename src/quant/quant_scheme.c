@@ -28,7 +28,3 @@ bool dw_quant_scheme_from_name(dw_quant_scheme *out, const char *name)
     return false;
 }
 
-void dw_quant_options_init_sized(dw_quant_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}

@@ -55,11 +55,6 @@ static dw_status refuse_password(const char *url, dw_error *err)
                    (int)(n_scheme < 16 ? n_scheme : 16), url);
 }
 
-void dw_store_options_init_sized(dw_store_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options *given,
                         dw_error *err)
 {

@@ -564,11 +564,6 @@ static dw_status remove_objects(collection *c, dw_error *err)
     return status;
 }
 
-void dw_collect_options_init_sized(dw_collect_options *options, size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *given,
                             dw_collect_report *report, dw_error *err)
 {

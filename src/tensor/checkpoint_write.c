@@ -235,12 +235,6 @@ static dw_status write_shards(const char *dir, dw_tensor *tensors, size_t n_tens
     return status;
 }
 
-void dw_checkpoint_write_options_init_sized(dw_checkpoint_write_options *options,
-                                            size_t struct_bytes)
-{
-    dw_options_init(options, struct_bytes, NULL, 0);
-}
-
 dw_status dw_checkpoint_write(const char *path, const dw_tensor *tensors,
                               size_t n_tensors, const dw_checkpoint_write_options *given,
                               dw_error *err)
