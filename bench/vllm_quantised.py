@@ -6,7 +6,7 @@ through `deltawire.vllm`, and by vLLM's own reload of the same layers from memor
 
 Without AMX, vLLM loads and packs fp8 blocks, but does not serve them: that is not needed here. A
 step changes that share of the elements by one, and half of it of the scales (as measured on a
-training run: docs/QUANTISED.md). Needs vLLM for CPUs (scripts/venv.sh vllm) and the package on
+training run: docs/FIGURES.md). Needs vLLM for CPUs (scripts/venv.sh vllm) and the package on
 PYTHONPATH (scripts/package.sh: build-python/site).
 """
 import argparse

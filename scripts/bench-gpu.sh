@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures encoding, decoding and storing on a GPU: docs/GPU.md. Prints a table;
+# Measures encoding, decoding and storing on a GPU: docs/FIGURES.md. Prints a table;
 # build/bench-gpu.json has the same as JSON. Then publishes and follows with PyTorch, beside
 # its own methods, if there is one that sees the GPU: build/bench-gpu-torch.json. Takes a few
 # minutes.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Plots of recorded runs of the demo, as SVG, and the numbers behind docs/DEMO.md.
+r"""Plots of recorded runs of the demo, as SVG, and the numbers behind docs/FIGURES.md.
 
     scripts/plot-demo.py OUT-DIR NAME=RECORD...
 

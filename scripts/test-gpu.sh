@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the kernels with the CPU on a real device (docs/GPU.md), trains and follows with
+# Compares the kernels with the CPU on a real device, trains and follows with
 # PyTorch there, then runs the first once more under compute-sanitizer if there is one.
 #
 #     GPU_CHECKS      a directory with the programs, if they were built on another machine

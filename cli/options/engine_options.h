@@ -11,8 +11,8 @@
     "they\n"                                                                             \
     "                       change; repeatable: vllm=URL, sglang=URL, exec\n"            \
     "  --pause CMD  --apply CMD  --resume CMD\n"                                         \
-    "                       exec: commands for sh -c; see docs/ENGINES.md for their\n"   \
-    "                       environment\n"                                               \
+    "                       exec: commands for sh -c; docs/OPERATIONS.md has\n"          \
+    "                       their environment\n"                                         \
     "  --engine-token-file F  send the token in F to the engines\n"                      \
     "  --engine-timeout S   how long an engine may take for an update (600)\n"           \
     "  --engine-patience S  leave an engine behind that does not answer for S seconds\n" \

@@ -2,8 +2,8 @@
  *
  * A tensor whose `device` is set has its bytes there: `data` is an address of the device,
  * aligned to its elements. The library compares, encodes, decodes and stores such weights
- * on the device (docs/GPU.md). The tensors of one list may be on several devices and in
- * the memory of the host. A function that cannot use tensors of a device returns
+ * on the device. The tensors of one list may be on several devices and in the memory of
+ * the host. A function that cannot use tensors of a device returns
  * DW_UNSUPPORTED and changes nothing.
  *
  * Several threads may use a handle at once.

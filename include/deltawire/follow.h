@@ -50,7 +50,7 @@ typedef struct dw_follow_options {
     size_t n_tensors;         /* They may be on devices (device.h): before open and before
                                  apply, wait until no work of yours on the device uses
                                  them. After a failed apply their version is known only
-                                 if dw_follower_version still names one (docs/GPU.md) */
+                                 if dw_follower_version still names one */
     bool tensors_empty; /* the memory holds nothing and nobody reads it. The first version
                            is fetched right into it, before it is proven and without a
                            spool. Until then dw_follower_version returns DW_NO_VERSION */

@@ -60,7 +60,7 @@ typedef enum dw_baseline_memory {
     DW_BASELINE_DEVICE = 0, /* in memory of their device */
     DW_BASELINE_HOST = 1, /* in pinned memory of the host. At each publish it goes to the
                              device, where it is compared, and takes no memory there but
-                             two buffers (docs/GPU.md) */
+                             two buffers (docs/PYTHON.md, GPUs) */
 } dw_baseline_memory;
 
 typedef struct dw_publish_options {

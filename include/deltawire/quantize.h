@@ -11,7 +11,7 @@
  *
  * fp8-block is the format of DeepSeek-V3 and Qwen3-FP8, the others are those of
  * compressed-tensors. A tensor of three dimensions is a stack of matrices, and so are its
- * scales. docs/QUANTISED.md has the arithmetic, and says what is exact.
+ * scales. docs/FORMAT.md, section 15, has the arithmetic.
  */
 #ifndef DELTAWIRE_QUANTIZE_H
 #define DELTAWIRE_QUANTIZE_H

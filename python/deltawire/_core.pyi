@@ -422,7 +422,7 @@ class Publisher:
 
         `baseline`: where the newest version of tensors on a GPU is kept: in memory of the
         GPU, or in pinned memory of the host, from which it goes to the GPU at each publish
-        (docs/GPU.md). Experimental."""
+        (docs/PYTHON.md). Experimental."""
     @property
     def stream_id(self) -> str: ...
     @property

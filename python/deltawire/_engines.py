@@ -61,7 +61,7 @@ def version_of(label: str) -> tuple[str, int] | None:
 
 
 class Engine:
-    """One vLLM with VLLM_SERVER_DEV_MODE=1, or an engine with the interface of docs/ENGINES.md."""
+    """One vLLM with VLLM_SERVER_DEV_MODE=1, or an engine with the interface of docs/OPERATIONS.md."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -133,7 +133,7 @@ class Engine:
         return int(self.call("GET", "/get_world_size").get("world_size", 1))
 
     def follow(self, info: dict[str, Any], timeout: float) -> None:
-        """Makes the workers follow a stream by themselves (docs/python/vllm.md)."""
+        """Makes the workers follow a stream by themselves (docs/PYTHON.md)."""
         self._order("/init_weight_transfer_engine", {"init_info": info}, timeout, "message")
 
     def update(self, stream: str, version: int, timeout: float) -> None:

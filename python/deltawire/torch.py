@@ -141,7 +141,7 @@ class Publisher:
     optimizer and publishes nothing.
 
     Tensors on GPUs are read there: what the current CUDA stream is given after publish() waits
-    until they are read, and the host waits for nothing (docs/GPU.md).
+    until they are read, and the host waits for nothing (docs/PYTHON.md).
 
     Opening makes the model the newest version of the stream: if it differs, for example after a
     restart from an older checkpoint, it is published at once.
@@ -171,7 +171,7 @@ class Publisher:
         publish; otherwise those that seem unchanged are skipped. `on_error` is called with the
         exception of each version that was not published; the step raises what it raises.
         `baseline` says where the newest version of tensors on GPUs is kept: "device", or "host",
-        which needs no room for it on the GPU, but takes longer (docs/GPU.md). Tensors on a GPU
+        which needs no room for it on the GPU, but takes longer (docs/PYTHON.md). Tensors on a GPU
         that the library cannot use are copied to the host at each publish, unless `baseline` is
         "device". `options` are those of deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):

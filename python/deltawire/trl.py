@@ -7,7 +7,7 @@
     Trainer(model, ..., callbacks=[deltawire.trl.PublishCallback("s3://bucket/run-7")])
 
 Beside each vLLM runs `deltawire follow URL --into DIR --engine vllm=http://127.0.0.1:8000`,
-which pauses it only for the stores. docs/python/trl.md describes it.
+which pauses it only for the stores. docs/PYTHON.md describes it.
 """
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class WeightTransfer:
 
     With `drive` no follower runs beside the engines: their workers follow the stream by
     themselves (vLLM's back end `deltawire`), and each sync pauses them to apply what they have
-    staged. A mapping instead of True is added to their init_info (docs/python/vllm.md).
+    staged. A mapping instead of True is added to their init_info (docs/PYTHON.md).
 
     The versions carry the configuration of the trainer's model and the files of its
     `processing_class`, unless `files` names others; `files={}` leaves them out.

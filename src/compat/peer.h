@@ -9,7 +9,7 @@
  *     dw_peer_replica_sync   brings a checkpoint directory to a version
  *
  * These formats guarantee less than a stream. All that a format allows to check is
- * checked before a byte of the weights changes. docs/PEERS.md lists the rest.
+ * checked before a byte of the weights changes. docs/STORES.md lists the rest.
  */
 #ifndef DW_COMPAT_PEER_H
 #define DW_COMPAT_PEER_H

@@ -13,7 +13,7 @@
  *
  * Objects are created and never replaced. These formats cannot keep two writers apart, so
  * only one process may write. A second one is mostly, not always, noticed (DW_CONFLICT).
- * docs/PEERS.md lists what each format can hold.
+ * docs/STORES.md lists what each format can hold.
  */
 #ifndef DW_COMPAT_PEER_PUBLISH_H
 #define DW_COMPAT_PEER_PUBLISH_H

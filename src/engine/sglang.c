@@ -1,4 +1,4 @@
-/* SGLang: its own HTTP control interface (docs/ENGINES.md).
+/* SGLang: its own HTTP control interface (docs/OPERATIONS.md).
  *
  *     probe     GET  /model_info, before 0.5.6 /get_model_info
  *     pause     POST /pause_generation              requests go back to the queue

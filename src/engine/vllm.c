@@ -1,4 +1,4 @@
-/* vLLM: its own HTTP control interface (docs/ENGINES.md).
+/* vLLM: its own HTTP control interface (docs/OPERATIONS.md).
  *
  *     probe     GET  /version, /weight_info
  *     pause     POST /pause?mode=keep     requests wait, caches are dropped

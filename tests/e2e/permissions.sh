@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: slow servers
-# The policies of docs/OPERATIONS.md are enough for each role, and allow no more. The
+# The policies of docs/STORES.md are enough for each role, and allow no more. The
 # server's second user, who has no rights of its own, gets them as the bucket's policy.
 # shellcheck source=tests/cli/stream_lib.sh
 . "$(dirname "$0")/../cli/stream_lib.sh"
@@ -15,7 +15,7 @@ url=s3://$bucket/run
 
 # grant N: the N-th policy in the document that is for a role
 grant() {
-    python3 - "$tests/../docs/OPERATIONS.md" "$1" "$bucket" >policy.json <<'END'
+    python3 - "$tests/../docs/STORES.md" "$1" "$bucket" >policy.json <<'END'
 import json, re, sys
 blocks = re.findall(r"```json\n(.*?)```", open(sys.argv[1]).read(), re.S)
 policies = [p for p in map(json.loads, blocks) if "Statement" in p]

@@ -1,4 +1,4 @@
-/* The control interfaces of the test engine, as in docs/ENGINES.md. */
+/* The control interfaces of the test engine, as in docs/OPERATIONS.md. */
 #ifndef DW_ENGINE_API_H
 #define DW_ENGINE_API_H
 

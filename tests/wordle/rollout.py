@@ -228,7 +228,7 @@ def test_what_is_refused():
 
 
 def test_control():
-    """The control interface of docs/ENGINES.md, section 6."""
+    """The control interface of docs/OPERATIONS.md, section 2."""
     info = {"format": "deltawire/1", "kind": "snapshot", "stream": "0" * 32,
             "from_version": None, "version": 0, "state": state_of_head(), "dir": str(INTO),
             "patch": None}

@@ -1,5 +1,5 @@
 /* vLLM's control interface, by which `deltawire follow --engine vllm=URL` drives this
- * server (docs/ENGINES.md). The weights are mapped, so there is nothing to load: an
+ * server (docs/OPERATIONS.md). The weights are mapped, so there is nothing to load: an
  * update only checks that the directory holds the announced version. */
 #include <inttypes.h>
 #include <stdio.h>

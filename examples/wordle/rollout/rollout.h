@@ -44,7 +44,7 @@ void rollout_refuse(web_call *call, const dw_error *err);
 /* POST /v1/completions */
 void completions_answer(rollout *r, web_call *call);
 
-/* vLLM's control interface (docs/ENGINES.md): true if it was one of its requests. */
+/* vLLM's control interface (docs/OPERATIONS.md): true if it was one of its requests. */
 bool control_answer(rollout *r, web_call *call);
 
 #endif

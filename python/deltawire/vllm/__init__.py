@@ -1,4 +1,4 @@
-"""A weight-transfer back end of vLLM: docs/python/vllm.md.
+"""A weight-transfer back end of vLLM: docs/PYTHON.md.
 
     vllm serve DIR --weight-transfer-config '{"backend":"deltawire"}'
 

@@ -56,7 +56,7 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """An update of `deltawire follow` (docs/ENGINES.md, section 6), or a version of the stream
+    """An update of `deltawire follow` (docs/OPERATIONS.md, section 2), or a version of the stream
     that the worker follows."""
 
     version: int
