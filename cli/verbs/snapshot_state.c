@@ -9,7 +9,7 @@
 #include "base/json_tree.h"
 #include "base/mem.h"
 
-#define MAX_RECORD_BYTES (1 << 20)
+#define MAX_RECORD_BYTES (16 << 20)
 
 static dw_status fail_record(const char *path, dw_error *err)
 {

@@ -346,10 +346,8 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
         status = dw_weights_make_dir(f->options.into, err);
     if (status == DW_OK)
         status = open_weights(f, err);
-    if (status == DW_OK) {
-        dw_follower_tidy_files(f);
+    if (status == DW_OK)
         f->tally.from = dw_follower_version(f);
-    }
     if (status == DW_OK)
         *out = f;
     else

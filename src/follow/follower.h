@@ -145,7 +145,7 @@ bool dw_follower_heals(const dw_follower *f, dw_status status, dw_heal_tries *tr
 dw_status dw_follower_note_files(dw_follower *f, const dw_commit_record *commit,
                                  dw_error *err);
 
-/* Fetches the files of GOAL that the directory lacks, and writes them beside it. */
+/* Fetches the files of GOAL that the directory lacks into temporary files. */
 dw_status dw_follower_fetch_files(dw_follower *f, uint64_t goal,
                                   const dw_progress *progress, dw_error *err);
 
@@ -159,10 +159,6 @@ dw_status dw_follower_complete_files(dw_follower *f, const dw_progress *progress
 /* The commit of VERSION, if its files were read from it: the step to it need not read it
  * again. Else NULL. The caller releases it and frees it with dw_free. */
 dw_commit_record *dw_follower_take_commit(dw_follower *f, uint64_t version);
-
-/* Once the weights are open. If this follower installs no files, removes what another one
- * that was killed left over. */
-void dw_follower_tidy_files(const dw_follower *f);
 
 void dw_follower_forget_files(dw_follower *f);
 

@@ -6,8 +6,9 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "publish/publisher.h"
-#include "stream/file_transfer.h"
+#include "store/store.h"
 #include "stream/record_files.h"
+#include "stream/transfer.h"
 
 /* ---- sets ---- */
 
@@ -114,7 +115,7 @@ dw_status dw_file_set_fetch(dw_file_set *out, dw_stream *stream,
     dw_status status = open_set(out, list->n, err);
     for (size_t i = 0; status == DW_OK && i < list->n; i++) {
         dw_blob blob;
-        status = dw_file_get(&blob, stream->store, &list->items[i], NULL, NULL, err);
+        status = dw_file_fetch(&blob, stream->store, &list->items[i], NULL, NULL, err);
         if (status != DW_OK)
             break;
         status = add_copy(out, list->items[i].name, blob.bytes, blob.n_bytes, err);
@@ -197,8 +198,7 @@ static dw_status store(dw_publisher *p, const dw_commit_record *commit,
     if (status != DW_OK)
         return status;
     bool kept = false;
-    if (parent && !f->renew && parent->n_bytes == entry->n_bytes &&
-        memcmp(parent->sha256, entry->sha256, sizeof entry->sha256) == 0)
+    if (parent && !f->renew && dw_file_entry_same(parent, entry))
         status = is_kept(&kept, p, parent, err);
     if (status != DW_OK)
         return status;
@@ -208,7 +208,13 @@ static dw_status store(dw_publisher *p, const dw_commit_record *commit,
     }
     dw_key_file(entry->key, commit->version, commit->write_id, (unsigned)index);
     f->n_stored_bytes += file->n_bytes;
-    return dw_file_put(p->store, entry, file->bytes, err);
+    status = dw_store_put_bytes(p->store, entry->key, file->bytes ? file->bytes : "",
+                                (size_t)file->n_bytes, DW_PUT_CREATE, err);
+    /* an object that is there is this one, after a lost reply: keys are never used twice
+     */
+    return status == DW_OK || status == DW_CONFLICT
+               ? dw_store_confirm(p->store, entry->key, entry->n_bytes, err)
+               : status;
 }
 
 /* A repair names nothing that is lost. */

@@ -1,4 +1,4 @@
-/* The companion files of a version, for callers. */
+/* The companion files of a version, fetched and shown to callers. */
 #include "deltawire/files.h"
 
 #include <inttypes.h>
@@ -7,9 +7,25 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/store.h"
-#include "stream/file_transfer.h"
 #include "stream/record_files.h"
 #include "stream/stream.h"
+#include "stream/transfer.h"
+
+dw_status dw_file_fetch(dw_blob *out, dw_store *store, const dw_file_entry *entry,
+                        const char *spool_dir, const dw_progress *progress, dw_error *err)
+{
+    dw_object object = {.n_bytes = entry->n_bytes};
+    memcpy(object.key, entry->key, sizeof object.key);
+    memcpy(object.sha256, entry->sha256, sizeof object.sha256);
+    dw_error fault = {0};
+    dw_status status = dw_object_fetch(out, store, &object, spool_dir, progress, &fault);
+    if (status == DW_CORRUPT || status == DW_NOT_FOUND)
+        return dw_fail(err, status, fault.where, "companion file '%s': %.400s",
+                       entry->name, fault.text);
+    if (status != DW_OK && err)
+        *err = fault;
+    return status;
+}
 
 /* DW_NEWEST: the head. */
 static dw_status show_commit(dw_stream *s, uint64_t version, dw_error *err)
@@ -71,7 +87,7 @@ dw_status dw_stream_read_file(dw_stream *s, uint64_t version, const char *name,
                        "them",
                        s->shown.version, name);
     dw_blob_release(&s->file);
-    status = dw_file_get(&s->file, s->store, entry, NULL, NULL, err);
+    status = dw_file_fetch(&s->file, s->store, entry, NULL, NULL, err);
     if (status != DW_OK)
         return status;
     *bytes = s->file.bytes;

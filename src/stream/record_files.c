@@ -161,6 +161,12 @@ const dw_file_entry *dw_file_list_find(const dw_file_list *list, const char *nam
     return NULL;
 }
 
+bool dw_file_entry_same(const dw_file_entry *a, const dw_file_entry *b)
+{
+    return a->n_bytes == b->n_bytes &&
+           memcmp(a->sha256, b->sha256, sizeof a->sha256) == 0;
+}
+
 uint64_t dw_file_list_bytes(const dw_file_list *list)
 {
     uint64_t n_bytes = 0;

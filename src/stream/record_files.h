@@ -30,6 +30,8 @@ dw_status dw_files_check(const dw_file *files, size_t n_files, dw_error *err);
 
 /* The entry of that name, or NULL. */
 const dw_file_entry *dw_file_list_find(const dw_file_list *list, const char *name);
+/* Whether they have the same bytes. */
+bool dw_file_entry_same(const dw_file_entry *a, const dw_file_entry *b);
 uint64_t dw_file_list_bytes(const dw_file_list *list);
 dw_status dw_file_list_copy(dw_file_list *out, const dw_file_list *list, dw_error *err);
 void dw_file_list_release(dw_file_list *list);

@@ -38,6 +38,11 @@ dw_status dw_object_fetch(dw_blob *out, dw_store *store, const dw_object *object
                           const char *spool_dir, const dw_progress *progress,
                           dw_error *err);
 
+/* The same for a companion file. Errors name it, since its key does not (files.c). */
+dw_status dw_file_fetch(dw_blob *out, dw_store *store, const dw_file_entry *entry,
+                        const char *spool_dir, const dw_progress *progress,
+                        dw_error *err);
+
 /* Takes bytes of an object in order, before its SHA-256 is known to be right: if it is
  * not, the object comes once more, from offset 0 on. */
 typedef dw_status (*dw_object_sink)(void *context, uint64_t offset, const uint8_t *bytes,

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "store/store.h"
-#include "stream/file_transfer.h"
+#include "stream/transfer.h"
 #include "stream/verify.h"
 
 static const char advice[] =
@@ -42,7 +42,7 @@ static dw_status check_object(dw_sweep *w, const dw_file_entry *file, dw_error *
     dw_share share = {w->progress, w->n_done, w->n_total};
     const dw_progress hook = dw_share_hook(&share);
     dw_blob blob;
-    status = dw_file_get(&blob, w->stream->store, file, NULL, &hook, found);
+    status = dw_file_fetch(&blob, w->stream->store, file, NULL, &hook, found);
     if (status == DW_OK)
         dw_blob_release(&blob);
     return status;

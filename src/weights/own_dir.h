@@ -2,15 +2,14 @@
  * is ours in a directory, except weights and companion files, lies in it, and nothing
  * else does: no name of a companion file begins with a dot (stream/record_files.h).
  *
- *     state.json      which version the weights are (position.h)
+ *     state.json      which version the weights are, and which companion files are ours
+ *                     (position.h)
  *     control         the control block (control.h)
  *     highest.json    the commit of the highest version (follow/follow_history.c)
- *     files.json      the companion files that are ours (companion_list.h)
- *     file-N          one that is fetched and not installed yet (companion_files.h)
  *     staged, patch   of a checkpoint with an index (checkpoint_target.h)
  *     NAME.staged, NAME.patch     of a checkpoint that is the file NAME
  *     baseline, folds             of a publisher (publish/)
- *     *.tmp-PID-N     files under construction, those of weights too
+ *     *.tmp-*         files under construction, those of weights and companion files too
  *
  * A user's file or link of this name is refused, and a link is never followed.
  */

@@ -6,14 +6,25 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/json_tree.h"
 #include "base/mem.h"
 #include "codec/seal.h"
+#include "stream/record_files.h"
 #include "tensor/safetensors.h"
 #include "weights/own_dir.h"
 
 #define FORMAT    "deltawire-replica/1"
-#define MAX_BYTES (1u << 20)
+#define MAX_BYTES (16u << 20)
+/* Interrupted installs of several versions can add up to more files than one has. */
+#define MAX_FILES (8u * DW_MAX_FILES)
+
+typedef struct record {
+    dw_record_kind kind;
+    dw_position at, next;
+    dw_patch_seal patch;
+    dw_installed files;
+} record;
 
 /* ---- positions ---- */
 
@@ -32,60 +43,53 @@ bool dw_position_same(const dw_position *a, const dw_position *b)
            memcmp(a->commit_sha256, b->commit_sha256, sizeof a->commit_sha256) == 0;
 }
 
-/* ---- writing ---- */
+/* ---- companion files ---- */
 
-static void write_follows(dw_writer *w, const dw_position *p)
+void dw_installed_release(dw_installed *installed)
 {
-    if (p->follows[0])
-        dw_write_format(w, ",\"follows\":\"%s\"", p->follows);
+    dw_file_list_release(&installed->list);
+    *installed = (dw_installed){0};
 }
 
-static void write_position(dw_writer *w, const dw_position *p)
+static bool same_entry(const dw_file_entry *a, const dw_file_entry *b)
 {
-    char sha256[DW_SHA256_TEXT];
-    dw_hex_encode(sha256, p->commit_sha256, DW_SHA256_BYTES);
-    dw_write_format(
-        w, "{\"stream\":\"%s\",\"version\":%" PRIu64 ",\"commit_sha256\":\"%s\",",
-        p->stream, p->version, sha256);
-    dw_write_format(w, "\"state\":\"%016" PRIx64 "\"", p->state);
-    write_follows(w, p);
-    dw_write_u8(w, '}');
+    return strcmp(a->name, b->name) == 0 && dw_file_entry_same(a, b);
 }
 
-dw_status dw_position_write(const dw_position *at, const dw_position *next,
-                            const char *dir, dw_error *err)
+bool dw_installed_same(const dw_installed *a, const dw_installed *b)
 {
-    return dw_position_write_patch(at, next, &(dw_patch_seal){0}, dir, err);
+    bool same = a->list.n == b->list.n && a->installing == b->installing;
+    for (size_t i = 0; same && i < a->list.n; i++)
+        same = same_entry(&a->list.items[i], &b->list.items[i]);
+    return same;
 }
 
-dw_status dw_position_write_patch(const dw_position *at, const dw_position *next,
-                                  const dw_patch_seal *patch, const char *dir,
-                                  dw_error *err)
+dw_status dw_installed_add(dw_installed *to, const dw_file_entry *entry, dw_error *err)
 {
-    dw_writer w = {0};
-    dw_status status = dw_own_dir_make(dir, err);
-    if (status != DW_OK)
-        return status;
-    dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
-    /* the version is at the top level, where people and scripts look for it */
-    if (at->version != DW_NO_VERSION) {
-        char sha256[DW_SHA256_TEXT];
-        dw_hex_encode(sha256, at->commit_sha256, DW_SHA256_BYTES);
-        dw_write_format(&w, ",\"stream\":\"%s\",\"version\":%" PRIu64, at->stream,
-                        at->version);
-        dw_write_format(&w, ",\"commit_sha256\":\"%s\",\"state\":\"%016" PRIx64 "\"",
-                        sha256, at->state);
-        write_follows(&w, at);
-    }
-    if (next && next->version != DW_NO_VERSION) {
-        dw_write_text(&w, ",\"next\":");
-        write_position(&w, next);
-    }
-    if (patch->n_bytes > 0)
-        dw_write_format(&w,
-                        ",\"patch\":{\"bytes\":%" PRIu64 ",\"xxh64\":\"%016" PRIx64 "\"}",
-                        patch->n_bytes, patch->hash);
-    return dw_seal_write(&w, dir, DW_POSITION_NAME, err);
+    dw_file_list *list = &to->list;
+    size_t at = list->n; /* after those of the same name */
+    while (at > 0 && strcmp(list->items[at - 1].name, entry->name) > 0)
+        at--;
+    for (size_t i = at; i > 0 && strcmp(list->items[i - 1].name, entry->name) == 0; i--)
+        if (same_entry(&list->items[i - 1], entry))
+            return DW_OK;
+    if (list->n == MAX_FILES)
+        return dw_fail(err, DW_INVALID, entry->name,
+                       "%u companion files were installed, and installs of others were "
+                       "interrupted: remove those that nobody needs",
+                       MAX_FILES);
+    dw_file_entry *items =
+        dw_realloc_array(list->items, list->n + 1, sizeof *list->items);
+    if (items)
+        list->items = items;
+    char *name = items ? dw_copy_string(entry->name) : NULL;
+    if (!name)
+        return dw_fail_memory(err, entry->name);
+    memmove(items + at + 1, items + at, (list->n - at) * sizeof *items);
+    items[at] = (dw_file_entry){.name = name, .n_bytes = entry->n_bytes};
+    memcpy(items[at].sha256, entry->sha256, sizeof entry->sha256);
+    list->n++;
+    return DW_OK;
 }
 
 /* ---- reading ---- */
@@ -117,49 +121,77 @@ static bool read_patch(dw_patch_seal *out, const dw_json *object)
            out->n_bytes > 0;
 }
 
-/* Reads the members. False if they are not those of a record. */
-static bool read_record(dw_position *at, dw_position *next, dw_patch_seal *patch,
-                        const dw_json *root)
+/* *IS_GOOD is false if it is no list of files. The sizes are not summed up: the files in
+ * it may be those of several versions. */
+static dw_status read_files(dw_installed *out, const dw_json *array, bool *is_good,
+                            dw_error *err)
 {
-    const char *format = dw_json_string(dw_json_get(root, "format"));
-    const dw_json *coming = dw_json_get(root, "next");
-    const dw_json *seal = dw_json_get(root, "patch");
-    return format && strcmp(format, FORMAT) == 0 &&
-           (!dw_json_get(root, "version") || read_position(at, root)) &&
-           (!coming || read_position(next, coming)) && (!seal || read_patch(patch, seal));
-}
-
-static dw_status parse_state(dw_position *at, dw_position *next, dw_patch_seal *patch,
-                             dw_record_kind *kind, const uint8_t *bytes, size_t n_bytes,
-                             const char *path, dw_error *err)
-{
-    dw_json *root = NULL;
-    *kind = DW_RECORD_DAMAGED;
-    dw_status status = dw_json_read(&root, bytes, n_bytes, "record", path, err);
-    if (status != DW_OK)
-        return status == DW_NO_MEMORY ? status : DW_OK;
-    const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
-    const bool is_good = read_record(at, next, patch, root);
-    if (is_sealed && !is_good)
-        status = dw_fail(err, DW_UNSUPPORTED, path,
-                         "this version of deltawire does not know this record of a "
-                         "replica. Use the version that wrote it, or another directory");
-    else if (is_good && is_sealed)
-        *kind = DW_RECORD_SEALED;
-    if (*kind == DW_RECORD_DAMAGED) {
-        *at = *next = dw_nowhere;
-        *patch = (dw_patch_seal){0};
+    dw_status status = DW_OK;
+    *is_good = *is_good && dw_json_is_array(array) && dw_json_size(array) <= MAX_FILES;
+    for (const dw_json *item = *is_good ? dw_json_first(array) : NULL;
+         item && *is_good && status == DW_OK; item = dw_json_next(array, item)) {
+        const char *name = dw_json_string(dw_json_get(item, "name"));
+        const char *sha256 = dw_json_string(dw_json_get(item, "sha256"));
+        dw_file_entry entry = {.name = (char *)name};
+        *is_good = name && sha256 &&
+                   dw_json_unsigned(dw_json_get(item, "bytes"), &entry.n_bytes) &&
+                   dw_file_name_valid(name, NULL) &&
+                   dw_hex_decode(entry.sha256, sizeof entry.sha256, sha256);
+        if (*is_good)
+            status = dw_installed_add(out, &entry, err);
     }
-    dw_json_free(root);
     return status;
 }
 
-static dw_status read_all(dw_position *at, dw_position *next, dw_patch_seal *patch,
-                          dw_record_kind *kind, const char *dir, dw_error *err)
+/* Reads the members. *IS_GOOD is false if they are not those of a record. */
+static dw_status read_members(record *out, const dw_json *root, bool *is_good,
+                              dw_error *err)
 {
-    *kind = DW_RECORD_NONE;
-    *at = *next = dw_nowhere;
-    *patch = (dw_patch_seal){0};
+    const char *format = dw_json_string(dw_json_get(root, "format"));
+    const dw_json *version = dw_json_get(root, "version");
+    const dw_json *next = dw_json_get(root, "next");
+    const dw_json *patch = dw_json_get(root, "patch");
+    const dw_json *files = dw_json_get(root, "files");
+    *is_good = format && strcmp(format, FORMAT) == 0 &&
+               (!version || dw_json_is_null(version) || read_position(&out->at, root)) &&
+               (!next || read_position(&out->next, next)) &&
+               (!patch || read_patch(&out->patch, patch));
+    out->kind = version ? DW_RECORD_SEALED : DW_RECORD_NONE;
+    out->files.installing = dw_json_get(root, "installing") != NULL;
+    return files ? read_files(&out->files, files, is_good, err) : DW_OK;
+}
+
+static void release(record *r)
+{
+    dw_installed_release(&r->files);
+    *r = (record){.at = dw_nowhere, .next = dw_nowhere};
+}
+
+static dw_status parse(record *out, const uint8_t *bytes, size_t n_bytes,
+                       const char *path, dw_error *err)
+{
+    dw_json *root = NULL;
+    bool is_good = false;
+    const bool is_sealed = dw_seal_good(bytes, n_bytes, NULL, 0);
+    dw_status status =
+        is_sealed ? dw_json_read(&root, bytes, n_bytes, "record", path, err) : DW_OK;
+    if (is_sealed && status == DW_OK)
+        status = read_members(out, root, &is_good, err);
+    dw_json_free(root);
+    if (is_sealed && status == DW_OK && !is_good)
+        status = dw_fail(err, DW_UNSUPPORTED, path,
+                         "this version of deltawire does not know this record of a "
+                         "replica. Use the version that wrote it, or another directory");
+    if (is_good && status == DW_OK)
+        return DW_OK;
+    release(out);
+    out->kind = DW_RECORD_DAMAGED;
+    return status == DW_NO_MEMORY || status == DW_UNSUPPORTED ? status : DW_OK;
+}
+
+static dw_status read_record(record *out, const char *dir, dw_error *err)
+{
+    *out = (record){.at = dw_nowhere, .next = dw_nowhere};
     char *path = dw_join_path(dir, DW_POSITION_NAME);
     if (!path)
         return dw_fail_memory(err, dir);
@@ -172,10 +204,10 @@ static dw_status read_all(dw_position *at, dw_position *next, dw_patch_seal *pat
     if (status == DW_OK && exists)
         status = dw_read_file(&bytes, &n_bytes, path, MAX_BYTES, err);
     if (status == DW_CORRUPT) { /* too long for a record */
-        *kind = DW_RECORD_DAMAGED;
+        out->kind = DW_RECORD_DAMAGED;
         status = DW_OK;
     } else if (status == DW_OK && exists) {
-        status = parse_state(at, next, patch, kind, bytes, n_bytes, path, err);
+        status = parse(out, bytes, n_bytes, path, err);
     }
     dw_free(bytes);
     dw_free(path);
@@ -185,13 +217,131 @@ static dw_status read_all(dw_position *at, dw_position *next, dw_patch_seal *pat
 dw_status dw_position_read(dw_position *at, dw_position *next, dw_record_kind *kind,
                            const char *dir, dw_error *err)
 {
-    dw_patch_seal patch;
-    return read_all(at, next, &patch, kind, dir, err);
+    record r;
+    dw_status status = read_record(&r, dir, err);
+    *at = r.at;
+    *next = r.next;
+    *kind = r.kind;
+    release(&r);
+    return status;
 }
 
 dw_status dw_position_read_patch(dw_patch_seal *patch, dw_record_kind *kind,
                                  const char *dir, dw_error *err)
 {
-    dw_position at, next;
-    return read_all(&at, &next, patch, kind, dir, err);
+    record r;
+    dw_status status = read_record(&r, dir, err);
+    *patch = r.patch;
+    *kind = r.kind;
+    release(&r);
+    return status;
+}
+
+dw_status dw_position_read_files(dw_installed *out, const char *dir, dw_error *err)
+{
+    record r;
+    dw_status status = read_record(&r, dir, err);
+    *out = r.files;
+    return status;
+}
+
+/* ---- writing ---- */
+
+static void write_position(dw_writer *w, const dw_position *p)
+{
+    char sha256[DW_SHA256_TEXT];
+    dw_hex_encode(sha256, p->commit_sha256, DW_SHA256_BYTES);
+    dw_write_format(w,
+                    "\"stream\":\"%s\",\"version\":%" PRIu64
+                    ",\"commit_sha256\":\"%s\",\"state\":\"%016" PRIx64 "\"",
+                    p->stream, p->version, sha256, p->state);
+    if (p->follows[0])
+        dw_write_format(w, ",\"follows\":\"%s\"", p->follows);
+}
+
+static void write_files(dw_writer *w, const dw_file_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        char sha256[DW_SHA256_TEXT];
+        dw_hex_encode(sha256, list->items[i].sha256, DW_SHA256_BYTES);
+        dw_write_text(w, i > 0 ? ",{\"name\":" : ",\"files\":[{\"name\":");
+        dw_write_json_string(w, list->items[i].name);
+        dw_write_format(w, ",\"bytes\":%" PRIu64 ",\"sha256\":\"%s\"}",
+                        list->items[i].n_bytes, sha256);
+    }
+    if (list->n > 0)
+        dw_write_u8(w, ']');
+}
+
+static dw_status write_record(const record *r, const char *dir, dw_error *err)
+{
+    dw_writer w = {0};
+    dw_write_text(&w, "{\"format\":\"" FORMAT "\"");
+    /* the version is at the top level, where people and scripts look for it */
+    if (r->at.version != DW_NO_VERSION) {
+        dw_write_u8(&w, ',');
+        write_position(&w, &r->at);
+    } else if (r->kind != DW_RECORD_NONE) {
+        dw_write_text(&w, ",\"version\":null");
+    }
+    if (r->next.version != DW_NO_VERSION) {
+        dw_write_text(&w, ",\"next\":{");
+        write_position(&w, &r->next);
+        dw_write_u8(&w, '}');
+    }
+    if (r->patch.n_bytes > 0)
+        dw_write_format(&w,
+                        ",\"patch\":{\"bytes\":%" PRIu64 ",\"xxh64\":\"%016" PRIx64 "\"}",
+                        r->patch.n_bytes, r->patch.hash);
+    if (r->files.installing)
+        dw_write_text(&w, ",\"installing\":true");
+    write_files(&w, &r->files.list);
+    return dw_seal_write(&w, dir, DW_POSITION_NAME, err);
+}
+
+/* What is there, to replace a half of it. */
+static dw_status read_old(record *old, const char *dir, dw_error *err)
+{
+    dw_status status = dw_own_dir_make(dir, err);
+    if (status == DW_OK)
+        status = read_record(old, dir, err);
+    return status;
+}
+
+dw_status dw_position_write(const dw_position *at, const dw_position *next,
+                            const char *dir, dw_error *err)
+{
+    return dw_position_write_patch(at, next, &(dw_patch_seal){0}, dir, err);
+}
+
+dw_status dw_position_write_patch(const dw_position *at, const dw_position *next,
+                                  const dw_patch_seal *patch, const char *dir,
+                                  dw_error *err)
+{
+    record r;
+    dw_status status = read_old(&r, dir, err);
+    if (status != DW_OK)
+        return status;
+    r.kind = DW_RECORD_SEALED;
+    r.at = *at;
+    r.next = next ? *next : dw_nowhere;
+    r.patch = *patch;
+    status = write_record(&r, dir, err);
+    release(&r);
+    return status;
+}
+
+dw_status dw_position_write_files(const dw_installed *files, const char *dir,
+                                  dw_error *err)
+{
+    record r;
+    dw_status status = read_old(&r, dir, err);
+    if (status != DW_OK)
+        return status;
+    const dw_installed old = r.files;
+    r.files = *files;
+    status = write_record(&r, dir, err);
+    r.files = old;
+    release(&r);
+    return status;
 }

@@ -13,7 +13,6 @@
  *     replica_stage.c    stage, discard
  *     replica_apply.c    prepare, apply, finish
  *     replica_file.c     the file of the weights, made and filled
- *     companion_*.c                         companion files beside them
  */
 #ifndef DW_WEIGHTS_REPLICA_H
 #define DW_WEIGHTS_REPLICA_H

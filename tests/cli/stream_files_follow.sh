@@ -142,8 +142,8 @@ cmp small/config.json run/step_000003/config.json
 same_weights small run/step_000003
 
 it "removes what a kill left, also with --no-files"
-echo half >small/.deltawire/file-0003
-echo half >small/.deltawire/files.json.tmp-1-2
+echo half >small/.deltawire/file.tmp-3
+echo half >small/.deltawire/state.json.tmp-1-2
 deltawire pull "$store/large" --into small --no-files --quiet
-[ ! -e small/.deltawire/file-0003 ] && [ ! -e small/.deltawire/files.json.tmp-1-2 ]
+[ ! -e small/.deltawire/file.tmp-3 ] && [ ! -e small/.deltawire/state.json.tmp-1-2 ]
 deltawire verify small --quiet >/dev/null

@@ -1,6 +1,7 @@
-/* A follower that installs companion files is killed before every system call. A model
- * that appears in an empty directory has its files; the next sync completes the version,
- * and no file of the user's is touched. */
+/* A follower that installs companion files is killed before every system call, and every
+ * call is made to fail, as on a full disk. A model that appears in an empty directory has
+ * its files, each file is old or new, and none of the user's is touched. The next sync
+ * completes the version or goes back, and takes nothing of ours for the user's. */
 /* wrap: dw_commit_record_write open pwrite fsync rename msync unlink unlinkat link mkdir
  */
 #include <errno.h>
@@ -14,20 +15,25 @@
 
 #include <cmocka.h>
 
-#include "unit/companion_kit.h"
 #include "unit/stream_kit.h"
-#include "unit/files_stream.h"
+#include "unit/files_kit.h"
 
-#define HEAD 3
+#define HEAD 4
 
 enum { KILLED = 99, NEVER = -1 };
 
 static int calls_left = NEVER;
+static bool fails; /* the call fails instead */
 
-static void before_call(void)
+static bool before_call(void)
 {
-    if (calls_left != NEVER && calls_left-- == 0)
+    if (calls_left == NEVER || calls_left-- != 0)
+        return false;
+    if (!fails)
         _exit(KILLED);
+    calls_left = NEVER;
+    errno = ENOSPC;
+    return true;
 }
 
 int __real_open(const char *path, int flags, ...);
@@ -38,17 +44,14 @@ int __wrap_open(const char *path, int flags, ...)
     va_start(args, flags);
     unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
     va_end(args);
-    if (flags & O_CREAT)
-        before_call();
-    return __real_open(path, flags, mode);
+    return flags & O_CREAT && before_call() ? -1 : __real_open(path, flags, mode);
 }
 
 ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
-    before_call();
-    return __real_pwrite(fd, bytes, n, offset);
+    return before_call() ? -1 : __real_pwrite(fd, bytes, n, offset);
 }
 
 /* The power does not fail here: a sync need not happen. */
@@ -56,8 +59,7 @@ int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
     (void)fd;
-    before_call();
-    return 0;
+    return before_call() ? -1 : 0;
 }
 
 int __wrap_msync(void *at, size_t n, int flags);
@@ -66,8 +68,7 @@ int __wrap_msync(void *at, size_t n, int flags)
     (void)at;
     (void)n;
     (void)flags;
-    before_call();
-    return 0;
+    return before_call() ? -1 : 0;
 }
 
 #define WRAP(name, parameters, arguments)                                                \
@@ -75,8 +76,7 @@ int __wrap_msync(void *at, size_t n, int flags)
     int __wrap_##name parameters;                                                        \
     int __wrap_##name parameters                                                         \
     {                                                                                    \
-        before_call();                                                                   \
-        return __real_##name arguments;                                                  \
+        return before_call() ? -1 : __real_##name arguments;                             \
     }
 
 WRAP(rename, (const char *from, const char *to), (from, to))
@@ -85,10 +85,17 @@ WRAP(unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
 WRAP(link, (const char *from, const char *to), (from, to))
 WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
 
-static const companion_text first[] = {
-    {"config.json", "one"}, {"mine.txt", "theirs"}, {"vocab.txt", "v"}, {NULL, NULL}};
-static const companion_text last[] = {
-    {"config.json", "two"}, {"merges.txt", "m"}, {"mine.txt", "theirs"}, {NULL, NULL}};
+static const companion_text first[] = {{"config.json", "one"},
+                                       {"mine.txt", "theirs"},
+                                       {"same.txt", "same"},
+                                       {"vocab.txt", "v"},
+                                       {NULL, NULL}};
+static const companion_text last[] = {{"config.json", "two"},
+                                      {"merges.txt", "m"},
+                                      {"mine.txt", "theirs"},
+                                      {"same.txt", "same"},
+                                      {NULL, NULL}};
+static const companion_text none[] = {{NULL, NULL}};
 
 static kit k;
 static dw_store *store;
@@ -102,6 +109,7 @@ static int make_world(void **state)
     store = files_store = kit_mem_store();
     files_of[0] = files_of[1] = files_of[2] = first;
     files_of[3] = last;
+    files_of[4] = none;
     kit_make_stream(&k, store, temp_dir, HEAD, 0, version_log);
     snprintf(into, sizeof into, "%s/into", temp_dir);
     return 0;
@@ -145,59 +153,106 @@ static bool has(const char *dir, const char *name)
     return access(path, F_OK) == 0;
 }
 
-static void check_dir(const char *dir, uint64_t version)
+/* VERSION 4 has no files. */
+static void check_files(uint64_t version)
 {
-    assert_true(companion_is(dir, "config.json", version == 3 ? "two" : "one"));
-    assert_true(companion_is(dir, "merges.txt", version == 3 ? "m" : NULL));
-    assert_true(companion_is(dir, "vocab.txt", version == 3 ? NULL : "v"));
-    assert_true(companion_is(dir, "mine.txt", "mine"));
+    const bool any = version < 4, is_last = version == 3;
+    assert_true(companion_is(into, "config.json", !any ? NULL : is_last ? "two" : "one"));
+    assert_true(companion_is(into, "merges.txt", is_last ? "m" : NULL));
+    assert_true(companion_is(into, "vocab.txt", any && !is_last ? "v" : NULL));
+    assert_true(companion_is(into, "same.txt", any ? "same" : NULL));
+    assert_true(companion_is(into, "mine.txt", "mine"));
 }
 
-/* A sync from version START, or from nothing, to GOAL is killed before call STEP. */
-static bool run_one(bool is_fresh, uint64_t goal, int step)
+static void check_between(bool is_fresh)
 {
+    static const companion_text versions[][2] = {{{"config.json", "one"}, {NULL, "two"}},
+                                                 {{"vocab.txt", "v"}, {NULL, NULL}},
+                                                 {{"merges.txt", NULL}, {NULL, "m"}},
+                                                 {{"same.txt", "same"}, {NULL, "same"}}};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        const companion_text *v = versions[i];
+        assert_true(companion_is(into, v[0].name, v[0].text) ||
+                    companion_is(into, v[0].name, v[1].text) ||
+                    (is_fresh && companion_is(into, v[0].name, NULL)));
+    }
+    if (has(into, "model.safetensors"))
+        assert_true(has(into, "config.json") && has(into, "same.txt"));
+    assert_true(companion_is(into, "mine.txt", "mine"));
+}
+
+/* A sync from version 2, or from nothing, to 3 ends at call STEP. The next one goes on,
+ * back, or to a version without files. False if there is no such call. */
+static bool run_one(bool is_fresh, int step, int turn)
+{
+    static const uint64_t goals[] = {3, 1, 4};
+    dw_error err = {0};
+    bool was_reached;
     run_command(is_fresh ? "rm -rf '%s'; mkdir '%s'; echo -n mine >'%s/mine.txt'"
                          : "rm -rf '%s'; cp -a '%s-start' '%s'");
     fflush(NULL);
-    const pid_t child = fork();
+    const pid_t child = fails ? -1 : fork();
     if (child == 0) {
         calls_left = step;
-        _exit((int)go(goal, NULL));
+        _exit((int)go(3, NULL));
     }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    const int code = WEXITSTATUS(status);
-    assert_true(code == DW_OK || code == KILLED);
-    if (has(into, "model.safetensors"))
-        assert_true(has(into, "config.json") && has(into, "mine.txt"));
-    dw_error err = {0};
-    assert_ok(go(goal, &err), &err);
-    check_dir(into, goal);
-    return code == KILLED;
+    if (fails) {
+        calls_left = step;
+        if (go(3, &err) != DW_OK)
+            assert_true(err.text[0] != '\0');
+        was_reached = calls_left == NEVER;
+        calls_left = NEVER;
+    } else {
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        const int code = WEXITSTATUS(status);
+        assert_true(code == DW_OK || code == KILLED);
+        was_reached = code == KILLED;
+    }
+    check_between(is_fresh);
+    assert_ok(go(goals[turn], &err), &err);
+    check_files(goals[turn]);
+    assert_ok(go(4, &err), &err);
+    check_files(4); /* nothing of ours was taken for the user's */
+    return was_reached;
 }
 
-static void test_kills(void **state)
+static void run_all(bool is_fresh)
 {
-    (void)state;
+    for (int turn = 0; turn < 3; turn++) {
+        int n_steps = 0;
+        while (run_one(is_fresh, n_steps, turn))
+            n_steps++;
+        assert_true(n_steps > 40);
+    }
+}
+
+static void test_fresh(void **state)
+{
+    fails = *(bool *)*state;
+    run_all(true);
+}
+
+static void test_update(void **state)
+{
     dw_error err = {0};
-    int n_steps = 0;
-    while (run_one(true, 3, n_steps))
-        n_steps++;
-    assert_true(n_steps > 40);
+    fails = *(bool *)*state;
     run_command("rm -rf '%s' '%s-start'; mkdir '%s'");
     run_command("echo -n mine >'%s/mine.txt'");
     assert_ok(go(2, &err), &err);
     run_command("cp -a '%s' '%s-start'");
-    for (n_steps = 0; run_one(false, 3, n_steps);)
-        n_steps++;
-    assert_true(n_steps > 40);
+    run_all(false);
 }
 
 int main(void)
 {
+    static bool no = false, yes = true;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kills),
+        cmocka_unit_test_prestate(test_fresh, &no),
+        cmocka_unit_test_prestate(test_update, &no),
+        cmocka_unit_test_prestate(test_fresh, &yes),
+        cmocka_unit_test_prestate(test_update, &yes),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

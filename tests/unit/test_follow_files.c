@@ -9,10 +9,9 @@
 
 #include <cmocka.h>
 
-#include "unit/companion_kit.h"
 #include "unit/counting_store.h"
 #include "unit/stream_kit.h"
-#include "unit/files_stream.h"
+#include "unit/files_kit.h"
 
 #define HEAD 4
 
@@ -88,47 +87,175 @@ static dw_follow_report pull(uint64_t version)
 
 #define IS(name, text) assert_true(companion_is(into, name, text))
 
+static const char *in(const char *name)
+{
+    static char paths[2][300];
+    static unsigned turn;
+    char *path = paths[turn++ % 2];
+    snprintf(path, sizeof paths[0], "%s/%s", into, name);
+    return path;
+}
+
 static void put_own(const char *name, const char *text)
 {
+    put_text(in(name), text);
+}
+
+/* Nothing is left in the own directory that is not to stay. */
+static void check_own(void)
+{
+    static const char *const known[] = {"state.json", "control", "highest.json"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char name[64];
+        snprintf(name, sizeof name, ".deltawire/%s", known[i]);
+        n += access(in(name), F_OK) == 0;
+    }
+    assert_int_equal(count_files(in(".deltawire")), n);
+}
+
+/* ---- what the user does between pulls ---- */
+
+typedef enum step_kind {
+    END,
+    PULL,
+    IS_,
+    PUT,
+    REMOVE,
+    LINK,
+    HARD_LINK,
+    DIRECTORY,
+    PIPE,
+    FLIP
+} step_kind;
+
+typedef struct step {
+    step_kind kind;
+    const char *name, *text; /* LINK: what it leads to; HARD_LINK: its other name */
+    uint64_t version;
+    unsigned n_installed, n_removed, n_kept; /* by a pull */
+} step;
+
+#define PULLS(version, installed, removed, kept)                                         \
+    {                                                                                    \
+        PULL, NULL, NULL, version, installed, removed, kept                              \
+    }
+#define STEP(...)                                                                        \
+    {                                                                                    \
+        .kind = __VA_ARGS__                                                              \
+    }
+#define V0     "{\"v\":0}"
+#define V3     "{\"v\":3}"
+#define RECORD ".deltawire/state.json"
+
+static const step cases[][16] = {
+    /* installed, replaced and removed; version 2 says nothing, so they stay */
+    {PULLS(1, 2, 0, 0), STEP(IS_, "config.json", V0), STEP(IS_, "vocab.txt", "a b"),
+     PULLS(1, 0, 0, 0), PULLS(2, 0, 0, 0), STEP(IS_, "config.json", V0),
+     PULLS(3, 2, 1, 0), STEP(IS_, "config.json", V3), STEP(IS_, "merges.txt", ""),
+     STEP(IS_, "vocab.txt"), PULLS(0, 2, 1, 0), STEP(IS_, "config.json", V0),
+     PULLS(4, 0, 2, 0), STEP(IS_, "config.json")},
+    /* on the way to version 3 the files of the versions before it are not fetched */
+    {PULLS(3, 2, 0, 0), STEP(IS_, "config.json", V3), STEP(IS_, "vocab.txt")},
+    /* what the user removed comes back */
+    {PULLS(1, 2, 0, 0), STEP(REMOVE, "vocab.txt"), PULLS(1, 1, 0, 0),
+     STEP(IS_, "vocab.txt", "a b"), PULLS(4, 0, 2, 0)},
+    /* the user's files stay, also one with the bytes of a version */
+    {STEP(PUT, "config.json", "mine"), STEP(PUT, "vocab.txt", "a b"), PULLS(1, 0, 0, 1),
+     STEP(IS_, "config.json", "mine"), PULLS(3, 1, 0, 1), STEP(IS_, "vocab.txt", "a b"),
+     PULLS(0, 0, 1, 1), PULLS(4, 0, 0, 0), STEP(IS_, "config.json", "mine"),
+     STEP(IS_, "vocab.txt", "a b"), STEP(REMOVE, "config.json"), PULLS(3, 2, 0, 0)},
+    /* a file of ours that the user edits is the user's, of the same size or not */
+    {PULLS(1, 2, 0, 0), STEP(PUT, "config.json", "{edited"),
+     STEP(PUT, "vocab.txt", "edited"), PULLS(3, 1, 0, 1),
+     STEP(IS_, "config.json", "{edited"), STEP(IS_, "vocab.txt", "edited"),
+     PULLS(4, 0, 1, 0), STEP(IS_, "config.json", "{edited"),
+     STEP(IS_, "vocab.txt", "edited")},
+    /* so is one that comes back with its old bytes after an install without it */
+    {PULLS(1, 2, 0, 0), STEP(PUT, "vocab.txt", "edited"), PULLS(1, 0, 0, 1),
+     STEP(PUT, "vocab.txt", "a b"), PULLS(3, 2, 0, 0), STEP(IS_, "vocab.txt", "a b")},
+    /* links, directories and pipes are never followed, opened or replaced */
+    {STEP(PUT, "target", V0), STEP(LINK, "config.json", "target"),
+     STEP(PIPE, "vocab.txt"), PULLS(1, 0, 0, 2), STEP(REMOVE, "vocab.txt"),
+     STEP(DIRECTORY, "vocab.txt"), PULLS(1, 0, 0, 2), STEP(REMOVE, "config.json"),
+     STEP(LINK, "config.json", "nowhere"), PULLS(3, 1, 0, 1), STEP(IS_, "nowhere"),
+     STEP(IS_, "target", V0)},
+    /* ours, which the user replaced with a link to the same bytes */
+    {PULLS(1, 2, 0, 0), STEP(PUT, "target", V0), STEP(REMOVE, "config.json"),
+     STEP(LINK, "config.json", "target"), PULLS(3, 1, 1, 1), STEP(IS_, "target", V0),
+     PULLS(4, 0, 1, 0), STEP(IS_, "config.json", V0)},
+    /* a second name of a file keeps its bytes */
+    {PULLS(1, 2, 0, 0), STEP(HARD_LINK, "config.json", "mine"), PULLS(3, 2, 1, 0),
+     STEP(IS_, "config.json", V3), STEP(IS_, "mine", V0)},
+    /* without the record, or if it is damaged, nothing is ours */
+    {PULLS(1, 2, 0, 0), STEP(REMOVE, RECORD), PULLS(1, 0, 0, 0), PULLS(3, 1, 0, 1),
+     STEP(IS_, "config.json", V0), PULLS(4, 0, 1, 0), STEP(IS_, "config.json", V0),
+     STEP(IS_, "vocab.txt", "a b")},
+    {PULLS(1, 2, 0, 0), STEP(FLIP, RECORD), PULLS(3, 1, 0, 1), PULLS(4, 0, 1, 0),
+     STEP(IS_, "config.json", V0), STEP(IS_, "vocab.txt", "a b")},
+};
+
+static void run_step(const step *s)
+{
     char path[300];
-    snprintf(path, sizeof path, "%s/%s", into, name);
-    put_text(path, text);
+    size_t n;
+    snprintf(path, sizeof path, "%s", s->name ? in(s->name) : "");
+    switch (s->kind) {
+    case PULL: {
+        const dw_follow_report r = pull(s->version);
+        assert_int_equal(r.n_files_installed, s->n_installed);
+        assert_int_equal(r.n_files_removed, s->n_removed);
+        assert_int_equal(r.n_files_kept, s->n_kept);
+        break;
+    }
+    case IS_:
+        IS(s->name, s->text);
+        break;
+    case PUT:
+        put_text(path, s->text);
+        break;
+    case REMOVE:
+        assert_int_equal(remove(path), 0);
+        break;
+    case LINK:
+        assert_int_equal(symlink(s->text, path), 0);
+        break;
+    case HARD_LINK:
+        assert_int_equal(link(path, in(s->text)), 0);
+        break;
+    case DIRECTORY:
+        assert_int_equal(mkdir(path, 0777), 0);
+        break;
+    case PIPE:
+        assert_int_equal(mkfifo(path, 0666), 0);
+        break;
+    case FLIP: {
+        uint8_t *bytes = get_file(path, &n);
+        bytes[n / 2] ^= 1;
+        put_file(path, bytes, n);
+        free(bytes);
+        break;
+    }
+    case END:
+        break;
+    }
 }
 
-static void test_versions(void **state)
+static void test_cases(void **state)
 {
     (void)state;
-    dw_follow_report r = pull(1);
-    assert_int_equal(r.n_files_installed, 2);
-    IS("config.json", "{\"v\":0}");
-    IS("vocab.txt", "a b");
-    r = pull(2); /* says nothing: they stay */
-    assert_int_equal(r.n_files_installed + r.n_files_removed, 0);
-    IS("config.json", "{\"v\":0}");
-    r = pull(3);
-    assert_int_equal(r.n_files_installed, 2);
-    assert_int_equal(r.n_files_removed, 1);
-    IS("config.json", "{\"v\":3}");
-    IS("merges.txt", "");
-    IS("vocab.txt", NULL);
-    r = pull(0); /* back */
-    IS("config.json", "{\"v\":0}");
-    IS("vocab.txt", "a b");
-    r = pull(4);
-    assert_int_equal(r.n_files_removed, 2);
-    IS("config.json", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(into, sizeof into, "%s/into-%zu", temp_dir, i);
+        assert_int_equal(mkdir(into, 0777), 0);
+        for (const step *s = cases[i]; s->kind != END; s++) {
+            print_message("case %zu, step %zu\n", i, (size_t)(s - cases[i]));
+            run_step(s);
+        }
+        check_own();
+    }
 }
 
-/* On the way to version 3, the files of the versions before it are not fetched. */
-static void test_route(void **state)
-{
-    (void)state;
-    dw_follow_report r = pull(3);
-    assert_int_equal(r.n_files_installed, 2);
-    assert_int_equal(r.n_files_removed, 0);
-    IS("config.json", "{\"v\":3}");
-    IS("vocab.txt", NULL);
-}
+/* ---- one follower ---- */
 
 static void test_users_file_is_kept(void **state)
 {
@@ -172,24 +299,57 @@ static void test_without_files(void **state)
     dw_follower_close(f);
 }
 
-/* A stage alone installs nothing; prepare does, before the weights change. */
+/* A stage alone installs nothing; prepare does, before the weights change. What the user
+ * does in between counts. */
 static void test_phases(void **state)
 {
     (void)state;
-    pull(1);
-    pull(2);
     const dw_follow_options o = options();
+    for (int meddle = 0; meddle < 2; meddle++) {
+        dw_follower *f = open_follower(&o);
+        uint64_t staged;
+        sync_to(f, 0);
+        sync_to(f, 2); /* so that the way to version 3 is one step */
+        assert_ok(dw_follower_stage(f, 3, &staged, NULL, &err), &err);
+        assert_int_equal(staged, 3);
+        IS("config.json", V0);
+        IS("vocab.txt", "a b");
+        if (meddle) {
+            put_own("config.json", "mine");
+            put_own("merges.txt", "mine");
+            put_own("vocab.txt", "mine");
+        }
+        assert_ok(dw_follower_prepare(f, &err), &err);
+        IS("config.json", meddle ? "mine" : V3);
+        IS("merges.txt", meddle ? "mine" : "");
+        IS("vocab.txt", meddle ? "mine" : NULL);
+        assert_ok(dw_follower_apply(f, &err), &err);
+        assert_ok(dw_follower_finish(f, &err), &err);
+        assert_int_equal(dw_follower_version(f), 3);
+        assert_false(dw_follower_files_due(f));
+        dw_follower_close(f);
+        check_own();
+    }
+}
+
+/* What is fetched and not installed goes with its follower, or when the next one opens.
+ */
+static void test_left_over(void **state)
+{
+    (void)state;
+    dw_follow_options o = options();
     dw_follower *f = open_follower(&o);
     uint64_t staged;
+    sync_to(f, 2);
     assert_ok(dw_follower_stage(f, 3, &staged, NULL, &err), &err);
-    IS("config.json", "{\"v\":0}");
-    assert_ok(dw_follower_prepare(f, &err), &err);
-    IS("config.json", "{\"v\":3}");
-    assert_ok(dw_follower_apply(f, &err), &err);
-    assert_ok(dw_follower_finish(f, &err), &err);
-    assert_int_equal(dw_follower_version(f), 3);
-    assert_false(dw_follower_files_due(f));
+    assert_int_equal(count_files(in(".deltawire")), 5); /* with two files and the patch */
     dw_follower_close(f);
+    check_own();
+    put_own(".deltawire/file.tmp-7", "left by a kill");
+    put_own(".deltawire/file.tmp-8.tmp-1-2", "left by a kill");
+    o.no_files = true;
+    dw_follower_close(open_follower(&o));
+    check_own();
 }
 
 /* A file that is missing or damaged is found before anything changes. */
@@ -290,11 +450,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_versions),
-        TEST(test_route),
+        TEST(test_cases),
         TEST(test_users_file_is_kept),
         TEST(test_without_files),
         TEST(test_phases),
+        TEST(test_left_over),
         TEST(test_bad_object),
         TEST(test_memory),
         TEST(test_requests),

@@ -12,9 +12,8 @@
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/snapshot.h"
-#include "unit/companion_kit.h"
 #include "unit/stream_kit.h"
-#include "unit/files_stream.h"
+#include "unit/files_kit.h"
 
 #define HEAD 4
 #define WORD "not ours"
