@@ -10,6 +10,7 @@
 #include "sync_bench.h"
 #include "weights/replica.h"
 #include "workload.h"
+#include "inner.h"
 
 /* Makes every weight of NEW_ differ from OLD in its last bits. */
 static void make_dense(bench_workload *w)

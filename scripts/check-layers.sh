@@ -9,7 +9,7 @@
 #     examples        its own
 #
 # weights/replica.h, the inside of weights, is only for src/weights and bench. Public
-# headers may be included anywhere. A folder of src that is not in the list is refused
+# headers may be included anywhere, and src/inner.h anywhere but in examples. A folder of src that is not in the list is refused
 # too, so that a new layer must be added to it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,6 +38,7 @@ cd "$(dirname "$0")/.."
         split(path, file, "/")
         split(name, header, "/")
         if (header[1] == "deltawire") return 1
+        if (name == "inner.h") return file[1] != "examples"
         if (!quoted && !(header[1] in rank)) return 1 # of the system
         if (name == "weights/replica.h" && file[1] == "src" && file[2] != "weights") return 0
         if (header[2] == "") return file[1] == "src" || is_beside(file[1], name)

@@ -14,6 +14,7 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "sync_report.h"
+#include "inner.h"
 
 #define T_HEARTBEAT 60.0 /* seconds between reports while nothing is new */
 #define T_REPORT    5.0  /* the least time between two reports */

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "fail.h"
 #include "progress_bar.h"
+#include "inner.h"
 
 dw_status cli_weights_load(cli_weights *out, const char *path, dw_error *err)
 {

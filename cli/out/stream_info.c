@@ -11,6 +11,7 @@
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"
+#include "inner.h"
 
 #define N_CHECKED 1000 /* newest versions that dw_stream_check_log checks */
 
@@ -62,24 +63,27 @@ cli_model_size cli_model_count(const dw_stream *stream)
 
 bool cli_format_quantized(char out[CLI_QUANTIZED_SIZE], const dw_stream *stream)
 {
-    const char *rounded, *scheme = dw_stream_quantization(stream, &rounded);
-    if (!scheme)
+    dw_stream_info info;
+    dw_stream_get_info(stream, &info);
+    if (!info.quantization)
         return false;
-    if (strcmp(rounded, "none") == 0)
-        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 not rounded first", scheme);
+    if (strcmp(info.rounded, "none") == 0)
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 not rounded first", info.quantization);
     else
-        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 rounded to %s first", scheme, rounded);
+        snprintf(out, CLI_QUANTIZED_SIZE, "%s, F32 rounded to %s first",
+                 info.quantization, info.rounded);
     return true;
 }
 
 void cli_json_quantized(json_t *object, const dw_stream *stream)
 {
-    const char *rounded, *scheme = dw_stream_quantization(stream, &rounded);
-    if (!scheme)
+    dw_stream_info info;
+    dw_stream_get_info(stream, &info);
+    if (!info.quantization)
         return;
     json_t *quantized = json_object();
-    cli_json_text(quantized, "scheme", scheme);
-    cli_json_text(quantized, "rounded", rounded);
+    cli_json_text(quantized, "scheme", info.quantization);
+    cli_json_text(quantized, "rounded", info.rounded);
     json_object_set_new(object, "quantized", quantized);
 }
 

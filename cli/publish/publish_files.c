@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "stream_info.h"
+#include "inner.h"
 
 bool cli_with_option(cli_with *w, const cli_session *s, int option)
 {

@@ -14,6 +14,7 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "stream_open.h"
+#include "inner.h"
 
 #define WAIT_MS 100
 

@@ -11,6 +11,7 @@
 #include "cmd_publish.h"
 #include "print.h"
 #include "stream_open.h"
+#include "inner.h"
 
 bool cli_publish_folds(const cli_publish *p)
 {

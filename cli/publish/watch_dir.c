@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "inner.h"
 
 /* ---- scanning a directory ---- */
 

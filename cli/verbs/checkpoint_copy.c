@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "inner.h"
 
 #define PIECE_BYTES (16u << 20)
 #define OWN_DIR     ".deltawire" /* as the library names it, ... */

@@ -14,6 +14,7 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "stream_open.h"
+#include "inner.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
 

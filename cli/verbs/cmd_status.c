@@ -14,6 +14,7 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "stream_open.h"
+#include "inner.h"
 
 static const char help[] =
     "usage: deltawire status URL [OPTION...]\n"
@@ -217,11 +218,12 @@ static uint64_t delta_bytes(const findings *f)
 
 static void print_json(const findings *f, const cli_stream *stream)
 {
+    dw_stream_info info;
+    dw_stream_get_info(stream->stream, &info);
     json_t *object = json_object();
     cli_json_text(object, "url", stream->url);
     cli_json_text(object, "stream", dw_stream_id(stream->stream));
-    cli_json_text(object, "writers",
-                  dw_stream_single_writer(stream->stream) ? "single" : "conditional");
+    cli_json_text(object, "writers", info.single_writer ? "single" : "conditional");
     cli_json_quantized(object, stream->stream);
     cli_json_count(object, "tensors", f->model.n_tensors);
     cli_json_count(object, "elements", f->model.n_elems);
@@ -325,10 +327,12 @@ static void print_text(const findings *f, const cli_stream *stream)
 {
     char age[CLI_AGE_SIZE], count[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE];
     char quantized[CLI_QUANTIZED_SIZE];
+    dw_stream_info info;
+    dw_stream_get_info(stream->stream, &info);
     cli_print_text(stdout, stream->url);
     putchar('\n');
     cli_print_row("stream", "%s%s", dw_stream_id(stream->stream),
-                  dw_stream_single_writer(stream->stream)
+                  info.single_writer
                       ? ", for a single writer: the store cannot keep two apart"
                       : "");
     cli_print_row("model", "%zu tensors, %s elements, %s", f->model.n_tensors,

@@ -16,6 +16,7 @@
 #include "snapshot_state.h"
 #include "stream_open.h"
 #include "verify_stream.h"
+#include "inner.h"
 
 static const char help[] =
     "usage: deltawire verify CKPT [DELTA] [--sha256]\n"

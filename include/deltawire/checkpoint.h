@@ -47,9 +47,6 @@ DW_API const dw_tensor *dw_checkpoint_find(const dw_checkpoint *ckpt, const char
 DW_API size_t dw_checkpoint_file_count(const dw_checkpoint *ckpt);
 DW_API const char *dw_checkpoint_file(const dw_checkpoint *ckpt, size_t i);
 
-/* The index file, or NULL if the checkpoint is a single file. */
-DW_API const char *dw_checkpoint_index(const dw_checkpoint *ckpt);
-
 /* The value of KEY in the first file's __metadata__, or NULL. */
 DW_API const char *dw_checkpoint_metadata(const dw_checkpoint *ckpt, const char *key);
 

@@ -190,8 +190,6 @@ DW_API dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
 
 /* The changed elements, and the bytes of memory that the patch takes. */
 DW_API uint64_t dw_patch_changed(const dw_patch *patch);
-DW_API uint64_t dw_patch_bytes(const dw_patch *patch);
-
 DW_API void dw_patch_free(dw_patch *patch);
 
 /* Makes a delta of the same change in another codec. TENSORS are the weights that the

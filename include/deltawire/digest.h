@@ -29,11 +29,6 @@ DW_API dw_status dw_digest_tensors(dw_digest *out, dw_digest *state,
                                    unsigned n_threads, const dw_progress *progress,
                                    dw_error *err);
 
-/* The sum of N digests. The shares of slices that cover a tensor once (first_byte in
- * dw_tensor) add up to the tensor's digest. For trainers that keep the digests of slices,
- * and for the state after a patch (dw_layout_report). */
-DW_API dw_digest dw_digest_sum(const dw_digest *digests, size_t n);
-
 /* The model's digest, from the digests of its tensors in any order. For callers that keep
  * the digests of tensors. */
 DW_API dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,

@@ -46,9 +46,6 @@ static inline void dw_companion_rules_init(dw_companion_rules *rules)
     rules->struct_bytes = sizeof *rules;
 }
 
-/* Whether the rules take a file of this name. */
-DW_API bool dw_companion_takes(const dw_companion_rules *rules, const char *name);
-
 typedef struct dw_companions dw_companions;
 
 /* Reads the files of DIR that the rules take into memory. Links to files are followed, as
@@ -91,13 +88,6 @@ DW_API dw_status dw_stream_read_file(dw_stream *stream, uint64_t version,
                                      uint64_t *n_bytes, dw_error *err);
 
 /* ---- the files that a follower installed ----------------------------------------- */
-
-/* Compares the files that a follower installed in DIR with what it has noted of them, and
- * reports each that is missing or was changed since. *N_FILES is how many were installed.
- * A file that was never installed because the user's own was in its place is not among
- * them. Returns DW_OK also if there are faults. */
-DW_API dw_status dw_companions_check(const char *dir, dw_fault_fn fn, void *context,
-                                     size_t *n_files, dw_error *err);
 
 #ifdef __cplusplus
 }

@@ -223,10 +223,6 @@ typedef struct dw_follow_report {
 DW_API const char *const *dw_follower_files_kept(const dw_follower *follower,
                                                  size_t *n_files);
 
-/* Whether the directory may lack companion files of its version, because an earlier
- * process was killed or did not know of them. The next sync completes them. */
-DW_API bool dw_follower_files_due(const dw_follower *follower);
-
 /* Brings the weights to GOAL, a version or DW_NEWEST: stage, prepare, apply and finish,
  * step by step. Companion files of GOAL that the directory lacks are installed, also if
  * the weights are at GOAL already. A GOAL below the weights' version starts from an
@@ -237,11 +233,6 @@ DW_API dw_status dw_follower_sync(dw_follower *follower, uint64_t goal,
 
 /* The totals since open; `from` is the version at that time. */
 DW_API void dw_follower_totals(const dw_follower *follower, dw_follow_report *out);
-
-/* The totals since BEFORE, which is a result of dw_follower_totals; `from` is the version
- * at that time. */
-DW_API void dw_follower_since(const dw_follower *follower, const dw_follow_report *before,
-                              dw_follow_report *out);
 
 /* Reports to followers/ID.json. STATUS is a word, MESSAGE a line or NULL. An error here
  * is no reason to stop. If STATUS is "stopped" and the weights are in memory, the report

@@ -210,12 +210,6 @@ DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
                                          dw_error *err);
 
-/* The state that a version of the weights would have: their digest, rounded and quantised
- * as they are published. Compare it with dw_version_info.state. Reads all of them. Waits
- * for the version in progress. DW_INVALID for shards. */
-DW_API dw_status dw_publisher_state(dw_publisher *publisher, dw_digest *state,
-                                    dw_error *err);
-
 /* A stream of a device: a CUstream (cudaStream_t) as a pointer, NULL for the default one.
  */
 typedef struct dw_device_stream {
@@ -313,10 +307,6 @@ DW_API dw_status dw_publisher_wait(dw_publisher *publisher, uint64_t ticket,
  * Waits until no version is under way and no upkeep is due. Reports what went wrong with
  * upkeep since the last call; that harms no version. */
 DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
-
-/* Waits until dw_publisher_drain would not have to wait; false if TIMEOUT_MS passed first
- * (UINT_MAX: no limit). */
-DW_API bool dw_publisher_drained(dw_publisher *publisher, unsigned timeout_ms);
 
 /* Waits until a publish would not have to wait: no version is under way. False if
  * TIMEOUT_MS passed first (UINT_MAX: no limit). Upkeep may go on. */

@@ -64,12 +64,6 @@ static inline void dw_quant_options_init(dw_quant_options *options)
     options->struct_bytes = sizeof *options;
 }
 
-/* The bytes of the quantised model of TENSORS, with its scales; their data is not used.
- * DW_INVALID, with the name of the tensor or pattern, if they cannot be quantised so. */
-DW_API dw_status dw_quant_model_bytes(uint64_t *n_bytes, const dw_tensor *tensors,
-                                      size_t n_tensors, const dw_quant_options *options,
-                                      dw_error *err);
-
 #ifdef __cplusplus
 }
 #endif

@@ -51,14 +51,17 @@ DW_API const char *dw_stream_id(const dw_stream *stream);
 /* The names, types and shapes of the model's tensors. Their data is NULL. */
 DW_API const dw_tensor *dw_stream_tensors(const dw_stream *stream, size_t *n_tensors);
 
-/* How the stream's weights were quantised: the name of the scheme (quantize.h),
- * which may be one that this library does not know, or NULL if they were not. *ROUNDED
- * takes what F32 weights were rounded to first: "bf16" or "none"; it may be NULL. */
-DW_API const char *dw_stream_quantization(const dw_stream *stream, const char **rounded);
-
-/* Whether the stream is for a single writer, because its store cannot keep several apart
- * (PROTOCOL.md, section 10). */
-DW_API bool dw_stream_single_writer(const dw_stream *stream);
+typedef struct dw_stream_info {
+    const char *quantization; /* the name of the scheme (quantize.h), which may be one
+                                 that this library does not know; NULL if the weights are
+                                 not quantised */
+    const char *rounded; /* of a quantised stream: what F32 weights were rounded to first,
+                            "bf16" or "none"; else NULL */
+    bool single_writer;  /* the store cannot keep several writers apart (PROTOCOL.md,
+                            section 10) */
+    uint64_t reserved[4];
+} dw_stream_info;
+DW_API void dw_stream_get_info(const dw_stream *stream, dw_stream_info *out);
 
 /* The newest committed version. DW_NOT_FOUND if there is none yet. DW_CORRUPT if it is
  * not known, because a commit below a newer one is missing. */
@@ -68,16 +71,6 @@ DW_API dw_status dw_stream_head(dw_stream *stream, uint64_t *version, dw_error *
  * commit that is missing. Commits below a restart or the floor may be missing. Lists
  * these commits; dw_stream_verify checks all. */
 DW_API dw_status dw_stream_check_log(dw_stream *stream, dw_error *err);
-
-/* DW_CORRUPT if the last search for the newest version found that latest.json names a
- * newer one, which is missing. A poll of a follower is such a search, too. Reads nothing.
- */
-DW_API dw_status dw_stream_check_lost(const dw_stream *stream, dw_error *err);
-
-/* How many folds and anchors the publisher has dropped since it was opened, because they
- * were due faster than it could make them. The number is in latest.json; this returns
- * what the last search for the newest version read there. Reads nothing. */
-DW_API uint64_t dw_stream_upkeep_dropped(const dw_stream *stream);
 
 /* The lowest version that is still kept: 0, or more after a collection. Also 0 if the
  * record of the floor is damaged. */
@@ -150,11 +143,6 @@ typedef struct dw_edge {
  * array lives until the next call with the same stream. */
 DW_API dw_status dw_stream_shortcuts(dw_stream *stream, const dw_edge **shortcuts,
                                      size_t *n_shortcuts, dw_error *err);
-/* The same for shortcuts to the versions FIRST to LAST. Reads only their records. */
-DW_API dw_status dw_stream_shortcuts_to(dw_stream *stream, uint64_t first, uint64_t last,
-                                        const dw_edge **shortcuts, size_t *n_shortcuts,
-                                        dw_error *err);
-
 /* The cheapest route from version FROM (DW_NO_VERSION: from nothing) to version TO, which
  * must be committed: its steps in order. DW_NOT_FOUND if no route leads there. The array
  * lives until the next call with the same stream. */

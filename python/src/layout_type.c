@@ -1,6 +1,7 @@
 /* deltawire.Layout: weights that an engine keeps in another layout than the checkpoint's.
  */
 #include "layout_type.h"
+#include "inner.h"
 
 #include <stdlib.h>
 

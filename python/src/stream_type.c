@@ -110,21 +110,24 @@ static PyObject *get_single_writer(PyObject *object, void *unused)
 {
     (void)unused;
     stream_object *self = (stream_object *)object;
-    return dwpy_guard_check(&self->guard)
-               ? PyBool_FromLong(dw_stream_single_writer(self->stream))
-               : NULL;
+    dw_stream_info info;
+    if (!dwpy_guard_check(&self->guard))
+        return NULL;
+    dw_stream_get_info(self->stream, &info);
+    return PyBool_FromLong(info.single_writer);
 }
 
 static PyObject *get_quantized(PyObject *object, void *unused)
 {
     (void)unused;
     stream_object *self = (stream_object *)object;
+    dw_stream_info info;
     if (!dwpy_guard_check(&self->guard))
         return NULL;
-    const char *rounded, *scheme = dw_stream_quantization(self->stream, &rounded);
-    if (!scheme)
+    dw_stream_get_info(self->stream, &info);
+    if (!info.quantization)
         Py_RETURN_NONE;
-    return Py_BuildValue("(ss)", scheme, rounded);
+    return Py_BuildValue("(ss)", info.quantization, info.rounded);
 }
 
 static PyObject *get_tensors(PyObject *object, void *unused)

@@ -13,6 +13,7 @@
 #include "kernel/kernel.h"
 #include "tensor/device.h"
 #include "tensor/tensor_list.h"
+#include "inner.h"
 
 #define P           DW_DIGEST_PRIME
 #define CHUNK_WORDS (DW_DIGEST_CHUNK / 4)

@@ -11,6 +11,7 @@
 #include "codec/element.h"
 #include "kernel/kernel.h"
 #include "tensor/tensor_list.h"
+#include "inner.h"
 
 dw_status dw_patch_new(dw_patch **out, const dw_tensor *tensors, size_t n_tensors,
                        dw_error *err)

@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "engine/engine_int.h"
 #include "follow/follower.h"
+#include "inner.h"
 
 /* ---- the update that engines get ---- */
 

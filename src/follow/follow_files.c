@@ -15,6 +15,7 @@
 #include "stream/transfer.h"
 #include "follow/follower.h"
 #include "weights/own_dir.h"
+#include "inner.h"
 
 /* A directory of a publisher's own, and one that another follower keeps, get none. */
 static bool installs(const dw_follower *f)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "store/store.h"
+#include "inner.h"
 
 #define T_PRESENCE_MS 10000 /* between two checks that the stream is still there */
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "stream/record_files.h"
+#include "inner.h"
 
 #define READ_BYTES (256u << 10)
 #define N_TRIES    5

@@ -22,6 +22,7 @@
 #include "base/mem.h"
 #include "base/options.h"
 #include "stream/record_files.h"
+#include "inner.h"
 
 struct dw_companions {
     char **names; /* ascending */

@@ -10,6 +10,7 @@
 #include "codec/digest.h"
 #include "publish/publisher.h"
 #include "store/store.h"
+#include "inner.h"
 
 #define WAIT_MS 100 /* between two calls of the progress function */
 

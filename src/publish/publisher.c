@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/options.h"
 #include "store/store.h"
+#include "inner.h"
 
 /* ---- opening and closing ---- */
 

@@ -8,6 +8,7 @@
 #include "quant/quant.h"
 #include "quant/quant_choice.h"
 #include "tensor/tensor_list.h"
+#include "inner.h"
 
 static const char *scale_suffix(dw_quant_scheme scheme)
 {

@@ -12,6 +12,7 @@
 #include "store/store.h"
 #include "stream/listing.h"
 #include "stream/stream.h"
+#include "inner.h"
 
 #define MAX_STEPS   32    /* that are walked one by one before the store is listed */
 #define LARGE_EDGES 2048  /* a hint of more edges, over 64 KB, is read now and then */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "store/store.h"
 #include "stream/graph.h"
+#include "inner.h"
 
 static bool is_shortcut(const dw_edge *edge)
 {

@@ -557,17 +557,13 @@ const dw_tensor *dw_stream_tensors(const dw_stream *s, size_t *n_tensors)
     return s->record.tensors;
 }
 
-const char *dw_stream_quantization(const dw_stream *s, const char **rounded)
+void dw_stream_get_info(const dw_stream *s, dw_stream_info *out)
 {
     const dw_quantized *q = &s->record.quantized;
-    if (rounded)
-        *rounded = q->scheme[0] ? q->rounded : NULL;
-    return q->scheme[0] ? q->scheme : NULL;
-}
-
-bool dw_stream_single_writer(const dw_stream *s)
-{
-    return s->record.single_writer;
+    const bool is_quantized = q->scheme[0] != 0;
+    *out = (dw_stream_info){.quantization = is_quantized ? q->scheme : NULL,
+                            .rounded = is_quantized ? q->rounded : NULL,
+                            .single_writer = s->record.single_writer};
 }
 
 dw_status dw_stream_head(dw_stream *s, uint64_t *version, dw_error *err)

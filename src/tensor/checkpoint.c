@@ -19,6 +19,7 @@
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
+#include "inner.h"
 
 typedef struct shard {
     char *path;

@@ -16,6 +16,7 @@
 #include "tensor/shard_index.h"
 #include "weights/own_dir.h"
 #include "weights/position.h"
+#include "inner.h"
 
 #define PATCH_NAME  "patch"
 #define STAGED_NAME "staged"

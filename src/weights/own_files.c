@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "weights/own_dir.h"
+#include "inner.h"
 
 static dw_ownership fail_replaced(const char *path, const char *fate, dw_error *err)
 {

@@ -17,6 +17,7 @@
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
 #include "process.h"
+#include "inner.h"
 
 enum {
     MAX_RANKS = 4,
@@ -294,7 +295,10 @@ static bool check_versions(dw_store *store, dw_publisher *whole, uint16_t *weigh
     tensors_of(into, followed);
     bool good = dw_stream_open(&stream, store, NULL, &err) == DW_OK &&
                 dw_stream_head(stream, &head, &err) == DW_OK;
-    const bool is_plain = good && !dw_stream_quantization(stream, NULL);
+    dw_stream_info about = {0};
+    if (good)
+        dw_stream_get_info(stream, &about);
+    const bool is_plain = good && !about.quantization;
     for (uint64_t v = 0; good && v <= head; v++) {
         dw_version_info info;
         dw_digest wanted;

@@ -5,6 +5,7 @@
 
 #include "codec/parts.h"
 #include "random_cut.h"
+#include "inner.h"
 
 typedef struct parts {
     cut cut;

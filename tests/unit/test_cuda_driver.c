@@ -14,6 +14,7 @@
 #include "cuda/fake.h"
 #include "cuda/cuda.h"
 #include "unit/random_model.h"
+#include "inner.h"
 
 static void test_no_driver(void **state)
 {

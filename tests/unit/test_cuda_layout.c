@@ -18,6 +18,7 @@
 #include "temp_dir.h"
 #include "unit/random_model.h"
 #include "layout/layout.h"
+#include "inner.h"
 
 enum { Q, K, TURNED, BYTES, WIDE, N };
 enum { FUSED, T_TURNED, T_BYTES, T_WIDE, N_TARGETS };

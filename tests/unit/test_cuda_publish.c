@@ -11,6 +11,7 @@
 #include "cuda/publish_suite.h"
 #include "publish/publisher.h"
 #include "store/fault_store.h"
+#include "inner.h"
 
 static void assert_status(dw_status status, const dw_error *err)
 {

@@ -12,6 +12,7 @@
 #include "codec/class_block.h"
 #include "random_model.h"
 #include "temp_dir.h"
+#include "inner.h"
 
 /* The four ways to write a delta. */
 static const struct {

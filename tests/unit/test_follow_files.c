@@ -12,6 +12,7 @@
 #include "unit/counting_store.h"
 #include "unit/stream_kit.h"
 #include "unit/files_kit.h"
+#include "inner.h"
 
 #define HEAD 4
 

@@ -14,6 +14,7 @@
 #include "codec/stage.h"
 #include "failing_allocator.h"
 #include "temp_dir.h"
+#include "inner.h"
 
 /* ---- a model, and an engine that keeps it in another layout ---- */
 

@@ -13,6 +13,7 @@
 #include "stream/record.h"
 #include "unit/counting_store.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 #define HEAD         2000
 #define ANCHOR_EVERY 700 /* so the newest anchor is of version 1,400 */

@@ -14,6 +14,7 @@
 #include "codec/stage.h"
 #include "random_model.h"
 #include "temp_dir.h"
+#include "inner.h"
 
 static model base, next;
 static dw_delta *delta;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "unit/quant_trainer.h"
+#include "inner.h"
 
 /* ---- the publisher ---- */
 
@@ -233,10 +234,11 @@ static void test_refused(void **state)
     assert_non_null(strstr(err.text, "the stream is quantised as fp8-block"));
 
     dw_stream *stream;
-    const char *rounded;
+    dw_stream_info info;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-    assert_string_equal(dw_stream_quantization(stream, &rounded), "fp8-block");
-    assert_string_equal(rounded, "bf16");
+    dw_stream_get_info(stream, &info);
+    assert_string_equal(info.quantization, "fp8-block");
+    assert_string_equal(info.rounded, "bf16");
     dw_stream_close(stream);
     dw_store_close(store);
     trainer_free(&m);

@@ -15,6 +15,7 @@
 #include "unit/late_store.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 /* ---- two writers ---- */
 

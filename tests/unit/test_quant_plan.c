@@ -11,6 +11,7 @@
 #include "base/json_tree.h"
 #include "quant/quant.h"
 #include "unit/failing_allocator.h"
+#include "inner.h"
 
 static const uint64_t matrix[] = {200, 300};
 static const uint64_t stack[] = {4, 200, 300};

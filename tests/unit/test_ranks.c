@@ -16,6 +16,7 @@
 #include "unit/late_store.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 #define MAX_RANKS  4
 #define MAX_SHARDS 16

@@ -19,6 +19,7 @@
 
 #include "deltawire/deltawire.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 enum { N_TENSORS = 3, N_ELEMS = 150000 };
 

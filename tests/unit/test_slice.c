@@ -13,6 +13,7 @@
 #include "codec/stage.h"
 #include "failing_allocator.h"
 #include "random_cut.h"
+#include "inner.h"
 
 /* The shares add up wherever bytes are cut. */
 static void test_shares_of_bytes(void **state)

@@ -13,6 +13,7 @@
 #include "store/fault_store.h"
 #include "unit/slow_store.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 typedef struct scene {
     kit k;

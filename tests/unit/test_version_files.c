@@ -16,6 +16,7 @@
 #include "stream/record.h"
 #include "stream_kit.h"
 #include "temp_dir.h"
+#include "inner.h"
 
 static const dw_file first_files[] = {{"tokenizer.json", "[0, 1]", 6},
                                       {"config.json", "{\"a\":1}", 7},
