@@ -126,6 +126,41 @@ def test_companion_files_come_along(tmp_path):
         assert found == files
 
 
+@pytest.mark.parametrize("name", ["settled", "installing", "interrupted"])
+def test_a_followers_directory_is_gone_on_with(name, tmp_path):
+    """State file, control block, patch and companion files: at version 2, on the way to 3."""
+    case = Case("files", tmp_path)
+    into, own, files = case.path / name, case.path / name / ".deltawire", case.expected["files"]
+    control = (own / "control").read_bytes()
+    assert (control[:8], control[64:96].decode()) == (b"DWCTRL1\0", case.run(
+        "status", case.url)["stream"])
+    at, digest_of = (int.from_bytes(control[k:k + 8], "little") for k in (136, 144))
+    assert (at, "%016x" % digest_of) == (2, case.versions[2]["state"])
+
+    if name == "interrupted":
+        case.run("recover", into)  # without the stream
+        case.is_at(name, 3)
+    else:
+        assert case.run("verify", into)["version"] == 2
+        report = case.pull(name, "--at", 2)
+        assert (report["steps"], report["files_installed"], report["files_kept"]) == (0, 0, [])
+        case.is_at(name, 2)
+    for version in (3, 0, 3):
+        report = case.pull(name, "--at", version)
+        assert report["files_kept"] == []
+        case.is_at(name, version)
+        found = {p.name: p.read_text() for p in into.iterdir() if p.suffix in (".json", ".txt")}
+        assert found == {**files[version], "notes.txt": "the user's\n"}
+    assert {p.name for p in own.iterdir()} == {"control", "highest.json", "state.json"}
+
+
+def test_an_older_head_than_a_directory_has_seen_is_refused(tmp_path):
+    case = Case("files", tmp_path)
+    (case.path / "stream" / "commits" / f"{3:020d}.json").unlink()
+    (case.path / "stream" / "latest.json").unlink()
+    case.run("pull", case.url, "--into", case.path / "settled", code=11)
+
+
 def test_a_restart_is_one(tmp_path):
     case = Case("restarted", tmp_path)
     restart = case.expected["restart"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/streams: streams in the formats that 0.2 promises to read for ever.
+"""Makes tests/golden/streams: streams, and directories of their followers, in the formats that
+0.2 promises to read for ever.
 
     tests/golden/make_streams.py [CASE...]      # with build/deltawire; all cases, or those named
 
@@ -10,6 +11,7 @@ each time, so run this only to add cases. tests/format/test_golden_streams.py re
 """
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -105,9 +107,10 @@ class Case:
         return {"versions": [expect(m, self.layout) for m in self.models], **more}
 
 
-def deltawire(*arguments):
+def deltawire(*arguments, environment=()):
     command = [str(c) for c in (ROOT / "build" / "deltawire", *arguments, "--quiet")]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True,
+                   env={**os.environ, **dict(environment)})
 
 
 def make_bf16():
@@ -183,7 +186,47 @@ def make_files():
         for name, text in files[i].items():
             (pathlib.Path(c.checkpoints[i]) / name).write_text(text)
         c.publish(i, "--fold", "none")
+    for name in DIRECTORIES:
+        make_directory(c, name)
     return c.expected(files=files)
+
+
+# ---- followers' directories, at version 2 on the way to 3 ----
+
+# Ends the process at a rename to a name that ends in KILL_AT; with KILL_AFTER, after it.
+KILLER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int rename(const char *from, const char *to)
+{
+    int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    const char *end = getenv("KILL_AT");
+    const int is_it = strlen(to) >= strlen(end) && !strcmp(to + strlen(to) - strlen(end), end);
+    if (!is_it)
+        return next(from, to);
+    if (getenv("KILL_AFTER"))
+        next(from, to);
+    _exit(0);
+}
+"""
+DIRECTORIES = {"settled": None,
+               "installing": {"KILL_AT": "/config.json"},  # its state names old and new files
+               "interrupted": {"KILL_AT": ".patch", "KILL_AFTER": "1"}}  # nothing is stored yet
+
+
+def make_directory(c, name):
+    into, killer = c.out / name, work / "killer.so"
+    for version in ("3", "2"):  # back, so that the highest version is noted
+        deltawire("pull", c.url, "--into", into, "--at", version)
+    (into / "notes.txt").write_text("the user's\n")
+    if DIRECTORIES[name]:
+        killer.with_suffix(".c").write_text(KILLER)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", killer, killer.with_suffix(".c")], check=True)
+        deltawire("pull", c.url, "--into", into,
+                  environment={"LD_PRELOAD": str(killer), **DIRECTORIES[name]})
 
 
 def make_restarted():
