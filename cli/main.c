@@ -12,33 +12,13 @@
 #include "progress_bar.h"
 #include "version_report.h"
 
-static const struct verb {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *summary;
-} verbs[] = {
-    {"publish", dw_cmd_publish, "add a checkpoint to a stream as its next version"},
-    {"pull", dw_cmd_pull, "bring a directory to a version of a stream"},
-    {"follow", dw_cmd_follow, "keep a directory at the newest version"},
-    {"log", dw_cmd_log, "list the versions of a stream"},
-    {"status", dw_cmd_status, "show a stream's size and its followers"},
-    {"serve-status", dw_cmd_serve_status, "show a stream in a browser, and as metrics"},
-    {"stats", dw_cmd_stats, "analyse the steps of a stream, or deltas on disk"},
-    {"squash", dw_cmd_squash, "add a shortcut to a version of a stream"},
-    {"repair", dw_cmd_repair, "let a stream go on whose newest version is broken"},
-    {"gc", dw_cmd_gc, "remove old versions of a stream"},
-    {"cp", dw_cmd_cp, "copy a stream to another store"},
-    {"mirror", dw_cmd_mirror, "turn one system's versions into another's, as they come"},
-    {"cache", dw_cmd_cache, "list and remove the copies of models kept on this machine"},
-    {"keygen", dw_cmd_keygen, "make a key to sign versions with"},
-    {"diff", dw_cmd_diff, "write what changed between two checkpoints"},
-    {"apply", dw_cmd_apply, "bring a checkpoint to a delta's new version"},
-    {"inspect", dw_cmd_inspect, "show what a delta, a checkpoint or a version holds"},
-    {"verify", dw_cmd_verify, "check a checkpoint, or a whole stream"},
-    {"recover", dw_cmd_recover, "finish an apply that was interrupted"},
-    {"convert", dw_cmd_convert, "write a delta in another codec"},
-    {"synth", dw_cmd_synth, "make a synthetic RL run to try things on"},
-    {"bench", dw_cmd_bench, "measure sizes and speeds"},
+static const cli_verb *const verbs[] = {
+    &cli_verb_publish, &cli_verb_pull,         &cli_verb_follow,  &cli_verb_log,
+    &cli_verb_status,  &cli_verb_serve_status, &cli_verb_stats,   &cli_verb_squash,
+    &cli_verb_repair,  &cli_verb_gc,           &cli_verb_cp,      &cli_verb_mirror,
+    &cli_verb_cache,   &cli_verb_keygen,       &cli_verb_diff,    &cli_verb_apply,
+    &cli_verb_inspect, &cli_verb_verify,       &cli_verb_recover, &cli_verb_convert,
+    &cli_verb_synth,   &cli_verb_bench,
 };
 
 #define N_VERBS (sizeof verbs / sizeof verbs[0])
@@ -52,14 +32,10 @@ static void print_help(FILE *out)
           "\n",
           out);
     for (size_t i = 0; i < N_VERBS; i++)
-        fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].summary);
+        fprintf(out, "  %-12s %s\n", verbs[i]->name, verbs[i]->summary);
     fputs(
         "\n"
-        "Every verb takes\n"
-        "  --json        one JSON object on stdout, errors too\n"
-        "  --threads N   threads to use; 0, the default: all cores\n"
-        "  --quiet, -q   print only errors, and what a verb exists to show\n"
-        "  --help, -h\n"
+        "Every verb takes --json, --threads N, --quiet (-q) and --help (-h).\n"
         "\n"
         "Exit codes\n"
         "  0  done                         7  unsupported by this build or codec\n"
@@ -76,20 +52,31 @@ static void print_help(FILE *out)
         out);
 }
 
-static const struct verb *find_verb(const char *name)
+static const cli_verb *find_verb(const char *name)
 {
     for (size_t i = 0; i < N_VERBS; i++)
-        if (strcmp(name, verbs[i].name) == 0)
-            return &verbs[i];
+        if (strcmp(name, verbs[i]->name) == 0)
+            return verbs[i];
     return NULL;
 }
 
-static int refuse_verb(int argc, char **argv)
+static int refuse_verb(char **words)
 {
-    const cli_session s = cli_session_start(argc, argv, NULL);
+    const cli_session s = cli_session_start(NULL, words);
     dw_error err;
-    dw_fail(&err, DW_INVALID, "", "no verb '%s'", argv[1]);
+    dw_fail(&err, DW_INVALID, "", "no verb '%s'", words[0]);
     return cli_fail(&s, &err, NULL, "deltawire --help");
+}
+
+/* For the completion and the manual page: the verbs, or the options of one. */
+static int list_options(const char *name)
+{
+    const cli_verb *verb = name ? find_verb(name) : NULL;
+    for (size_t i = 0; !name && i < N_VERBS; i++)
+        puts(verbs[i]->name);
+    if (verb)
+        cli_print_options(verb);
+    return name && !verb ? CLI_EXIT_USAGE : 0;
 }
 
 /* It is a failure too if the output could not be written, for example to a full disk. */
@@ -129,13 +116,16 @@ int main(int argc, char **argv)
         print_help(stdout);
         return finish_output(0);
     }
-    const struct verb *verb = find_verb(argv[1]);
+    if (strcmp(argv[1], "--options") == 0)
+        return finish_output(list_options(argv[2]));
+    const cli_verb *verb = find_verb(argv[1]);
     if (!verb)
-        return finish_output(refuse_verb(argc, argv));
+        return finish_output(refuse_verb(argv + 1));
     const char *kernel = getenv("DELTAWIRE_KERNEL");
     if (kernel && strcmp(kernel, dw_kernel_name()) != 0)
         cli_print_message("", "no kernels '%s' on this machine: using %s", kernel,
                           dw_kernel_name());
     cli_catch_signals();
-    return finish_output(verb->run(argc - 1, argv + 1));
+    cli_session session = cli_session_start(verb, argv + 1);
+    return finish_output(verb->run(&session));
 }

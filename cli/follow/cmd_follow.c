@@ -5,146 +5,31 @@
 #include "base/mem.h"
 #include "cmd_follow.h"
 #include "commands.h"
+#include "follow_options.h"
 #include "json_out.h"
 #include "progress_bar.h"
-#include "snapshot_options.h"
 #include "stream_info.h"
 #include "sync_report.h"
 
-static const char help[] =
-    "usage: deltawire follow URL --into DIR [--engine SPEC...] [--listen HOST:PORT]\n"
-    "                        [OPTION...]\n"
-    "\n"
-    "Keeps a checkpoint directory, and the engines that serve it, at the newest version\n"
-    "of a stream, until SIGINT or SIGTERM stops it or --until is reached. New versions\n"
-    "are fetched while the engines serve; they are paused only while the weights "
-    "change.\n"
-    "Files that a version carries beside the weights, such as config.json, are "
-    "installed\n"
-    "with it; files of your own in DIR are never replaced. While the store fails, the\n"
-    "directory stays at its last good version. The follower reports its version to the\n"
-    "stream: see deltawire status.\n"
-    "\n"
-    "  --into DIR           the checkpoint directory; made, with those above it, if "
-    "it\n"
-    "                       is not there\n"
-    "  --exec CMD           run CMD by sh -c after each version, with "
-    "DELTAWIRE_VERSION,\n"
-    "                       DELTAWIRE_DIR, DELTAWIRE_STEP and DELTAWIRE_STATE set; "
-    "again\n"
-    "                       until it exits with 0. If it fails at --until: exit code 1\n"
-    "  --exec-timeout S     kill CMD after S seconds; that counts as failed (600)\n"
-    "  --interval S         ask for new versions at least every S seconds (5)\n"
-    "  --max-behind K       move only when more than K versions behind (0)\n"
-    "  --until N            end once version N or a later one is reached\n"
-    "  --id NAME            report under this name; default: host name and a hash of "
-    "DIR\n"
-    "  --no-report          do not report\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_SNAPSHOT_HELP CLI_ENGINE_HELP
-    "  --listen HOST:PORT   serve /status, /metrics, /healthz and a page "
-    "here\n" CLI_AGENT_HELP CLI_TRUST_HELP CLI_STORE_HELP
-    "  --json               one JSON object a line for each event\n"
-    "  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire follow s3://bucket/run --into /dev/shm/model \\\n"
-    "      --engine vllm=http://127.0.0.1:8000 --listen 127.0.0.1:9470\n"
-    "  deltawire follow s3://bucket/run --into model/ \\\n"
-    "      --exec 'curl -fsS -X POST localhost:8000/reload'\n"
-    "  deltawire follow s3://bucket/run --into model/ --until 100 --json\n";
-
 /* ---- arguments ---- */
 
-static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_session *s,
-                  int argc, char **argv)
+static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_session *s)
 {
-    enum {
-        INTO = CLI_OPT_OWN,
-        EXEC,
-        EXEC_TIMEOUT,
-        INTERVAL,
-        MAX_BEHIND,
-        UNTIL,
-        ID,
-        NO_REPORT,
-        BASE
-    };
-    static const struct option options[] = {
-        {"into", required_argument, NULL, INTO},
-        {"exec", required_argument, NULL, EXEC},
-        {"exec-timeout", required_argument, NULL, EXEC_TIMEOUT},
-        {"interval", required_argument, NULL, INTERVAL},
-        {"max-behind", required_argument, NULL, MAX_BEHIND},
-        {"until", required_argument, NULL, UNTIL},
-        {"id", required_argument, NULL, ID},
-        {"no-report", no_argument, NULL, NO_REPORT},
-        {"base", required_argument, NULL, BASE},
-        CLI_TRUST_OPTIONS,
-        CLI_SNAPSHOT_OPTIONS,
-        CLI_ENGINE_OPTIONS,
-        CLI_AGENT_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    bool has_limit = false;
-    *a = (cli_follow){.interval = 5,
-                      .command.limit = CLI_COMMAND_LIMIT,
+    *a = (cli_follow){.session = s,
+                      .interval = 5,
                       .until = DW_NO_VERSION,
                       .newest = DW_NO_VERSION,
-                      .agent_head = DW_NO_VERSION,
-                      .report = true};
+                      .agent_head = DW_NO_VERSION};
     dw_follow_options_init(&a->follow);
-    cli_engines_init(&a->engines);
     cli_agent_options_init(&a->agent_options);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        switch (option) {
-        case INTO:
-            a->follow.into = optarg;
-            break;
-        case EXEC:
-            a->command.text = optarg;
-            break;
-        case EXEC_TIMEOUT:
-            a->command.limit = cli_parse_seconds(s, "--exec-timeout", optarg);
-            has_limit = true;
-            break;
-        case INTERVAL:
-            a->interval = cli_parse_seconds(s, "--interval", optarg);
-            break;
-        case MAX_BEHIND:
-            a->max_behind = cli_parse_count(s, "--max-behind", optarg);
-            break;
-        case UNTIL:
-            a->until = cli_parse_version(s, "--until", optarg);
-            break;
-        case ID:
-            a->follow.id = optarg;
-            break;
-        case NO_REPORT:
-            a->report = false;
-            break;
-        case BASE:
-            a->follow.base = optarg;
-            break;
-        case CLI_OPT_TRUST:
-        case CLI_OPT_STREAM:
-            cli_keys_take(&a->keys, s, option);
-            break;
-        default:
-            if (!cli_snapshot_option(&a->follow, s, option) &&
-                !cli_engines_option(&a->engines, s, option) &&
-                !cli_agent_option(&a->agent_options, option))
-                cli_store_option(&a->store_options, s, option);
-        }
-    }
-    cli_expect_arguments(s, argc, 1, 1);
-    if (!a->follow.into)
-        cli_usage_error(s, "--into DIR is missing");
-    if (has_limit && !a->command.text)
+    cli_parse(s, a);
+    if (a->command.limit > 0 && !a->command.text)
         cli_usage_error(s, "--exec-timeout needs --exec CMD");
-    if (!a->report && a->follow.id)
+    if (a->command.limit == 0)
+        a->command.limit = CLI_COMMAND_LIMIT;
+    if (a->no_report && a->follow.id)
         cli_usage_error(s, "--id and --no-report exclude each other");
-    if (a->report && !a->follow.id) {
+    if (!a->no_report && !a->follow.id) {
         dw_follower_id(default_id, a->follow.into, 0);
         a->follow.id = default_id;
     }
@@ -152,7 +37,7 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_sessi
     a->follow.n_threads = s->n_threads;
     a->follow.open_store = cli_store_open_fork;
     a->follow.open_context = &a->fork_opener;
-    a->url = argv[optind];
+    a->url = s->args[0];
     a->fork_opener = (cli_fork_opener){a->url, &a->store_options};
 }
 
@@ -166,7 +51,7 @@ static dw_status open_rollout(cli_follow *f, dw_error *err)
     dw_rollout_options options;
     dw_rollout_options_init(&options);
     options.engines = f->engines.engines;
-    options.n_engines = f->engines.n;
+    options.n_engines = f->engines.specs.n;
     options.patience_ms = f->engines.patience_ms;
     options.watch = cli_follow_watch(f);
     for (;;) {
@@ -191,7 +76,7 @@ static void report_stopped(const cli_follow *f)
     cli_json_event(object);
 }
 
-static int run(cli_follow *f)
+static int follow(cli_follow *f)
 {
     dw_error err = {0};
     f->outage.subject = f->url;
@@ -228,25 +113,75 @@ static int run(cli_follow *f)
     return cli_stream_fail(f->session, &err, f->url);
 }
 
-int dw_cmd_follow(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
     cli_follow f;
     char default_id[DW_FOLLOWER_ID_SIZE];
-    parse(&f, default_id, &s, argc, argv);
-    f.session = &s;
-    int exit_code = cli_keys_load(&f.keys, &s);
+    parse(&f, default_id, s);
+    int exit_code = cli_keys_load(&f.keys, s);
     if (exit_code == 0)
-        exit_code = cli_engines_open(&f.engines, &s);
+        exit_code = cli_engines_open(&f.engines, s);
     if (exit_code == 0)
-        exit_code = cli_store_open(&f.store, &s, f.url, &f.store_options);
+        exit_code = cli_store_open(&f.store, s, f.url, &f.store_options);
     if (exit_code == 0)
-        exit_code = cli_agent_start(&f.agent, &f.agent_options, &s);
+        exit_code = cli_agent_start(&f.agent, &f.agent_options, s);
     if (exit_code == 0)
-        exit_code = run(&f);
+        exit_code = follow(&f);
     dw_agent_stop(f.agent);
     dw_store_close(f.store);
     cli_engines_close(&f.engines);
     cli_keys_release(&f.keys);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, cli_follow, follow.into, "into", "DIR", CLI_INTO_HELP),
+     .required = true},
+    {CLI_GROUP("engine", cli_follow, engines, cli_engines, cli_engine_options)},
+    {CLI_OPTION(TEXT, cli_follow, agent_options.agent.listen, "listen", "HOST:PORT",
+                "serve /status, /metrics, /healthz and a page here")},
+    {CLI_GROUP("agent", cli_follow, agent_options, cli_agent_options, cli_agent_rows)},
+    {CLI_OPTION(TEXT, cli_follow, command.text, "exec", "CMD",
+                "run CMD by sh -c after each version, with DELTAWIRE_VERSION, "
+                "DELTAWIRE_DIR, DELTAWIRE_STEP and DELTAWIRE_STATE set; again until it "
+                "exits with 0. If it fails at --until: exit code 1")},
+    {CLI_OPTION(SECONDS, cli_follow, command.limit, "exec-timeout", "S",
+                "kill CMD after S seconds; that counts as failed (600)")},
+    {CLI_OPTION(SECONDS, cli_follow, interval, "interval", "S",
+                "ask for new versions, and check the engines, at least every S seconds "
+                "(5)")},
+    {CLI_OPTION(VERSION, cli_follow, until, "until", "N",
+                "end once version N or a later one is reached")},
+    {CLI_OPTION(TEXT, cli_follow, follow.id, "id", "NAME",
+                "report under this name; default: host name and a hash of DIR")},
+    {CLI_OPTION(FLAG, cli_follow, no_report, "no-report", NULL, "do not report")},
+    {CLI_GROUP("own", cli_follow, follow, dw_follow_options, cli_follow_options)},
+    {CLI_GROUP("trust", cli_follow, keys, cli_keys, cli_trust_options)},
+    {CLI_GROUP("store", cli_follow, store_options, dw_store_options, cli_store_options)},
+    {0},
+};
+
+const cli_verb cli_verb_follow = {
+    .name = "follow",
+    .summary = "keep a directory at the newest version",
+    .usage = "URL --into DIR [--engine SPEC...] [--listen HOST:PORT] [OPTION...]",
+    .about =
+        "Keeps a checkpoint directory, and the engines that serve it, at the newest "
+        "version of a stream, until SIGINT or SIGTERM stops it or --until is reached. "
+        "New "
+        "versions are fetched while the engines serve; they are paused only while the "
+        "weights change. Files that a version carries beside the weights, such as "
+        "config.json, are installed with it; files of your own in DIR are never "
+        "replaced. "
+        "While the store fails, the directory stays at its last good version. The "
+        "follower reports its version to the stream: see deltawire status.",
+    .examples = "  deltawire follow s3://bucket/run --into /dev/shm/model \\\n"
+                "      --engine vllm=http://127.0.0.1:8000 --listen 127.0.0.1:9470\n"
+                "  deltawire follow s3://bucket/run --into model/ \\\n"
+                "      --exec 'curl -fsS -X POST localhost:8000/reload'\n"
+                "  deltawire follow s3://bucket/run --into model/ --until 100 --json\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -20,9 +20,8 @@ typedef struct cli_follow {
     dw_follow_options follow;
     cli_command command;
     double interval; /* seconds */
-    uint64_t max_behind;
-    uint64_t until; /* or DW_NO_VERSION */
-    bool report;
+    uint64_t until;  /* or DW_NO_VERSION */
+    bool no_report;
     cli_engines engines;
     cli_agent_options agent_options;
 

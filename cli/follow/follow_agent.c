@@ -74,7 +74,7 @@ void cli_follow_introduce_stream(cli_follow *f)
     const cli_model_size size = cli_model_count(stream);
     dw_agent_identity identity = {.url = dw_store_url(f->store),
                                   .stream = dw_stream_id(stream),
-                                  .id = f->report ? f->follow.id : NULL,
+                                  .id = f->no_report ? NULL : f->follow.id,
                                   .dir = f->follow.into,
                                   .n_tensors = size.n_tensors,
                                   .n_elems = size.n_elems,

@@ -33,7 +33,7 @@ static void report_version(const cli_follow *f, const dw_follow_report *report,
         cli_json_text(object, "into", f->follow.into);
         cli_sync_report_json(object, report, seconds);
         cli_sync_files_json(object, f->follower, report);
-        if (f->engines.n > 0)
+        if (f->engines.specs.n > 0)
             cli_json_real(object, "stopped_ms", (double)f->stopped_us / 1000);
         cli_json_event(object);
     } else if (!s->quiet) {
@@ -70,7 +70,7 @@ static void report_again(cli_follow *f)
 void cli_follow_report(cli_follow *f, const char *status, const char *message)
 {
     dw_error err = {0};
-    if (!f->report)
+    if (f->no_report)
         return;
     const bool is_sent = dw_follower_report(f->follower, status, message, &err) == DW_OK;
     if (!is_sent && !f->is_unreported)
@@ -133,17 +133,12 @@ static uint64_t choose_goal(const cli_follow *f)
         return f->newest;
     if (f->newest == DW_NO_VERSION)
         return DW_NEWEST; /* the sync reports why the stream has none now */
-    if (f->newest <= version)
-        return version;
-    return f->newest - version > f->max_behind ||
-                   (f->until != DW_NO_VERSION && f->newest >= f->until)
-               ? f->newest
-               : version;
+    return f->newest > version ? f->newest : version;
 }
 
 static bool check_is_due(const cli_follow *f)
 {
-    return f->engines.n > 0 && cli_now() - f->t_check >= f->engines.check_every;
+    return f->engines.specs.n > 0 && cli_now() - f->t_check >= f->interval;
 }
 
 /* ---- doing ---- */
@@ -272,7 +267,7 @@ static dw_status follow_once(cli_follow *f, bool *moved, dw_error *err)
 static size_t count_away(const cli_follow *f)
 {
     size_t n = 0;
-    for (size_t i = 0; i < f->engines.n; i++)
+    for (size_t i = 0; i < f->engines.specs.n; i++)
         n += dw_rollout_engine(f->rollout, i)->state == DW_ENGINE_AWAY;
     return n;
 }
@@ -321,7 +316,7 @@ dw_status cli_follow_loop(cli_follow *f, dw_error *err)
     bool has_news = false; /* not reported yet */
     bool reported_serving; /* by the last report */
     bool back;
-    dw_status status = f->engines.n > 0 ? check_engines(f, &back, err) : DW_OK;
+    dw_status status = f->engines.specs.n > 0 ? check_engines(f, &back, err) : DW_OK;
     /* an earlier process may have been killed before its command ran */
     if (dw_follower_version(f->follower) != DW_NO_VERSION)
         cli_command_set_due(&f->command);

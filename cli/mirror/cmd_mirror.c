@@ -12,48 +12,6 @@
 #include "mirror.h"
 #include "print.h"
 
-static const char help[] =
-    "usage: deltawire mirror FROM TO [--as FORMAT] [--once] [OPTION...]\n"
-    "       deltawire mirror FROM TO --quantize SCHEME [--once] [OPTION...]\n"
-    "\n"
-    "Turns the versions of one system into those of another, each in turn, until SIGINT "
-    "or\n"
-    "SIGTERM. When it is started again, it continues after the newest version in TO. "
-    "FROM\n"
-    "is a deltawire stream, or was written by TRL or slime; the format is "
-    "detected.\n"
-    "The weights of each version are compared bit for bit with those in TO.\n"
-    "With --quantize TO is a deltawire stream of the quantised versions of FROM, each "
-    "with\n"
-    "its source, step and notes; only the version found at the start is compared.\n"
-    "\n"
-    "  --as FORMAT          what TO becomes: deltawire, trl or slime; default: "
-    "what it\n"
-    "                       is, or, from another system, deltawire\n"
-    "  --once               end when TO has FROM's newest version\n"
-    "  --until N            end once FROM's version N or a later one is there, or was\n"
-    "                       skipped because it cannot be quantised\n"
-    "  --interval S         ask for new versions at least every S seconds (5)\n"
-    "  --work DIR           room for two copies of the model, kept for the next start;\n"
-    "                       default: ~/.cache/deltawire/mirrors/HASH\n"
-    "  --base CKPT          the checkpoint that FROM's first version starts from, if "
-    "that\n"
-    "                       is not there: slime's version 0\n" CLI_QUANTIZE_HELP
-        CLI_PEER_HELP
-    "  --sign-key FILE      TO is a deltawire stream: sign with this key\n"
-    "  --new-key            TO may be signed by another key so far\n"
-    "  --no-provenance      do not record this machine's name and the library's version\n"
-    "                       in TO\n" CLI_TRUST_HELP CLI_STORE_HELP
-    "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
-    "                       of TO; --endpoint, --region and --profile are FROM's\n"
-    "  --json               one JSON object a line for each version\n"
-    "  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire mirror s3://bucket/run s3://bucket/slime --as slime\n"
-    "  deltawire mirror hf://buckets/org/trl-sync file:///mnt/run --once\n"
-    "  deltawire mirror s3://bucket/run s3://bucket/run-fp8 --quantize fp8-block\n"
-    "  deltawire mirror s3://bucket/run /mnt/trl --as trl --once --json\n";
-
 typedef struct arguments {
     cli_mirror mirror;
     dw_store_options from_options;
@@ -64,94 +22,18 @@ typedef struct arguments {
     const char *work; /* --work, or NULL */
 } arguments;
 
-static void parse(arguments *a, cli_session *s, int argc, char **argv)
+static void parse(arguments *a, cli_session *s)
 {
-    enum {
-        ONCE = CLI_OPT_OWN,
-        UNTIL,
-        INTERVAL,
-        WORK,
-        BASE,
-        SIGN_KEY,
-        NEW_KEY,
-        NO_PROVENANCE,
-        TO_ENDPOINT,
-        TO_REGION,
-        TO_PROFILE
-    };
-    static const struct option options[] = {
-        {"once", no_argument, NULL, ONCE},
-        {"until", required_argument, NULL, UNTIL},
-        {"interval", required_argument, NULL, INTERVAL},
-        {"work", required_argument, NULL, WORK},
-        {"base", required_argument, NULL, BASE},
-        {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"new-key", no_argument, NULL, NEW_KEY},
-        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
-        CLI_TRUST_OPTIONS,
-        {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
-        {"to-region", required_argument, NULL, TO_REGION},
-        {"to-profile", required_argument, NULL, TO_PROFILE},
-        CLI_QUANTIZE_OPTIONS,
-        CLI_PEER_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
     cli_mirror *m = &a->mirror;
     *a = (arguments){.mirror = {.interval = 5, .until = DW_NO_VERSION, .session = s}};
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        switch (option) {
-        case ONCE:
-            m->once = true;
-            break;
-        case UNTIL:
-            m->until = cli_parse_version(s, "--until", optarg);
-            break;
-        case INTERVAL:
-            m->interval = cli_parse_seconds(s, "--interval", optarg);
-            break;
-        case WORK:
-            a->work = optarg;
-            break;
-        case BASE:
-            m->source.base = optarg;
-            break;
-        case SIGN_KEY:
-            a->keys.sign_path = optarg;
-            break;
-        case NEW_KEY:
-            m->target.new_key = true;
-            break;
-        case NO_PROVENANCE:
-            m->target.no_provenance = true;
-            break;
-        case CLI_OPT_TRUST:
-        case CLI_OPT_STREAM:
-            cli_keys_take(&a->keys, s, option);
-            break;
-        case TO_ENDPOINT:
-            a->to_options.endpoint = optarg;
-            break;
-        case TO_REGION:
-            a->to_options.region = optarg;
-            break;
-        case TO_PROFILE:
-            a->to_options.profile = optarg;
-            break;
-        default:
-            if (!cli_peer_option(&a->peer, option) &&
-                !cli_quantize_option(&a->quantize, s, option))
-                cli_store_option(&a->from_options, s, option);
-        }
-    }
-    cli_expect_arguments(s, argc, 2, 2);
+    cli_parse(s, a);
     m->target.quantize = cli_quantize_read(&a->quantize, s);
     a->to_options.deadline_ms = a->from_options.deadline_ms;
     m->at = m->to_at = m->skipped = DW_NO_VERSION;
-    m->source.url = argv[optind];
+    m->source.url = s->args[0];
     m->source.options = &a->from_options;
     m->source.session = s;
-    m->target.url = argv[optind + 1];
+    m->target.url = s->args[1];
     m->target.options = &a->to_options;
     m->target.session = s;
 }
@@ -194,9 +76,9 @@ static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err
                         dw_peer_format_name(format));
     if (t->is_peer)
         t->peer_options = cli_peer_options_read(&a->peer, s, format);
-    else if (cli_peer_options_given(&a->peer))
-        cli_usage_error(s, "--trl, --codec, --checksum, --whole-every and --max-shard go "
-                           "with --as trl or slime");
+    else if (cli_any_given(cli_peer_rows, &a->peer))
+        cli_usage_error(s, "--trl, --codec and --whole-every go with --as trl or "
+                           "slime");
     return DW_OK;
 }
 
@@ -246,7 +128,7 @@ static void report_end(const cli_mirror *m, const char *event)
     }
 }
 
-static int run(cli_mirror *m, const char *work)
+static int mirror(cli_mirror *m, const char *work)
 {
     dw_error err = {0};
     char *into = dw_join_path(work, "from");
@@ -266,24 +148,79 @@ static int run(cli_mirror *m, const char *work)
     return cli_fail(m->session, &err, m->target.url, NULL);
 }
 
-int dw_cmd_mirror(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
     arguments a;
     dw_error err = {0};
-    parse(&a, &s, argc, argv);
-    int exit_code = cli_keys_load(&a.keys, &s);
+    parse(&a, s);
+    int exit_code = cli_keys_load(&a.keys, s);
     char *work = NULL;
-    if (exit_code == 0 && choose_format(&a, &s, &err) != DW_OK)
-        exit_code = cli_fail(&s, &err, a.mirror.target.url, NULL);
+    if (exit_code == 0 && choose_format(&a, s, &err) != DW_OK)
+        exit_code = cli_fail(s, &err, a.mirror.target.url, NULL);
     if (exit_code == 0 && !a.work && !(work = default_work(&a, &err)))
-        exit_code = cli_fail(&s, &err, NULL, NULL);
+        exit_code = cli_fail(s, &err, NULL, NULL);
     if (exit_code == 0) {
         a.mirror.source.trust = cli_keys_trust(&a.keys);
         a.mirror.target.sign_key = a.keys.sign_key;
-        exit_code = run(&a.mirror, a.work ? a.work : work);
+        exit_code = mirror(&a.mirror, a.work ? a.work : work);
     }
     dw_free(work);
     cli_keys_release(&a.keys);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, peer.as, "as", "FORMAT",
+                "what TO becomes: deltawire, trl or slime; default: what it is, or, from "
+                "another system, deltawire")},
+    {CLI_OPTION(FLAG, arguments, mirror.once, "once", NULL,
+                "end when TO has FROM's newest version")},
+    {CLI_OPTION(
+        VERSION, arguments, mirror.until, "until", "N",
+        "end once FROM's version N or a later one is there, or was skipped because "
+        "it cannot be quantised")},
+    {CLI_OPTION(SECONDS, arguments, mirror.interval, "interval", "S",
+                "ask for new versions at least every S seconds (5)")},
+    {CLI_OPTION(TEXT, arguments, work, "work", "DIR",
+                "room for two copies of the model, kept for the next start; default: "
+                "~/.cache/deltawire/mirrors/HASH")},
+    {CLI_OPTION(TEXT, arguments, mirror.source.base, "base", "CKPT",
+                "the checkpoint that FROM's first version starts from, if that is not "
+                "there: slime's version 0")},
+    {CLI_GROUP("quantize", arguments, quantize, cli_quantize, cli_quantize_options)},
+    {CLI_GROUP("own", arguments, peer, cli_peer_options, cli_peer_rows)},
+    {CLI_OPTION(TEXT, arguments, keys.sign_path, "sign-key", "FILE",
+                "TO is a deltawire stream: sign with this key")},
+    {CLI_OPTION(FLAG, arguments, mirror.target.new_key, "new-key", NULL,
+                "TO may be signed by another key so far")},
+    {CLI_OPTION(FLAG, arguments, mirror.target.no_provenance, "no-provenance", NULL,
+                "do not record this machine's name and the library's version in TO")},
+    {CLI_GROUP("to", arguments, to_options, dw_store_options, cli_to_store_options)},
+    {CLI_GROUP("trust", arguments, keys, cli_keys, cli_trust_options)},
+    {CLI_GROUP("store", arguments, from_options, dw_store_options, cli_store_options)},
+    {0},
+};
+
+const cli_verb cli_verb_mirror = {
+    .name = "mirror",
+    .summary = "turn one system's versions into another's, as they come",
+    .usage = "FROM TO [--as FORMAT] [--once] [OPTION...]\n"
+             "FROM TO --quantize SCHEME [--once] [OPTION...]",
+    .about =
+        "Turns the versions of one system into those of another, each in turn, until "
+        "SIGINT or SIGTERM. When it is started again, it continues after the newest "
+        "version in TO. FROM is a deltawire stream, or was written by TRL or slime; the "
+        "format is detected. The weights of each version are compared bit for bit with "
+        "those in TO. With --quantize TO is a deltawire stream of the quantised versions "
+        "of FROM, each with its source, step and notes; only the version found at the "
+        "start is compared.",
+    .examples =
+        "  deltawire mirror s3://bucket/run s3://bucket/slime --as slime\n"
+        "  deltawire mirror hf://buckets/org/trl-sync file:///mnt/run --once\n"
+        "  deltawire mirror s3://bucket/run s3://bucket/run-fp8 --quantize fp8-block\n"
+        "  deltawire mirror s3://bucket/run /mnt/trl --as trl --once --json\n",
+    .options = options,
+    .n_least = 2,
+    .n_most = 2,
+    .run = run,
+};

@@ -15,27 +15,30 @@
 #include "fail.h"
 #include "print.h"
 
-static unsigned parse_timeout_ms(const cli_session *s, const char *text)
-{
-    double seconds = cli_parse_seconds(s, "--timeout", text);
-    /* 0 would mean the default */
-    return (unsigned)(1000 * seconds) + (1000 * seconds < 1);
-}
+const cli_option cli_store_options[] = {
+    {CLI_OPTION(TEXT, dw_store_options, endpoint, "endpoint", "URL",
+                "the S3 server; default: the environment, the profile, Amazon")},
+    {CLI_OPTION(TEXT, dw_store_options, region, "region", "NAME", "its region")},
+    {CLI_OPTION(TEXT, dw_store_options, profile, "profile", "NAME",
+                "take credentials and settings from this profile in ~/.aws")},
+    {CLI_OPTION(MS, dw_store_options, deadline_ms, "timeout", "S",
+                "stop retrying a request after S seconds (180)")},
+    {0},
+};
 
-bool cli_store_option(dw_store_options *options, const cli_session *s, int option)
-{
-    if (option == CLI_OPT_ENDPOINT)
-        options->endpoint = optarg;
-    else if (option == CLI_OPT_REGION)
-        options->region = optarg;
-    else if (option == CLI_OPT_PROFILE)
-        options->profile = optarg;
-    else if (option == CLI_OPT_TIMEOUT)
-        options->deadline_ms = parse_timeout_ms(s, optarg);
-    else
-        return false;
-    return true;
-}
+const cli_option cli_to_store_options[] = {
+    {CLI_OPTION(TEXT, dw_store_options, endpoint, "to-endpoint", "URL",
+                "the S3 server of the target; --endpoint is the source's")},
+    {CLI_OPTION(TEXT, dw_store_options, profile, "to-profile", "NAME",
+                "the profile of the target, with its region")},
+    {0},
+};
+
+const cli_option cli_stream_options[] = {
+    {CLI_GROUP("trust", cli_stream, keys, cli_keys, cli_trust_options)},
+    {CLI_GROUP("store", cli_stream, options, dw_store_options, cli_store_options)},
+    {0},
+};
 
 static bool has_scheme(const char *text)
 {
@@ -100,7 +103,7 @@ static void print_wait(void *context, const dw_error *wait)
 dw_status cli_store_open_at(dw_store **out, const char *url,
                             const dw_store_options *options, dw_error *err)
 {
-    dw_store_options o = *options; /* zeros, except for what cli_store_option set */
+    dw_store_options o = *options; /* zeros, except for what options set */
     o.struct_bytes = sizeof o;
     o.on_wait = cli_wants_remarks() ? print_wait : NULL;
     dw_status status = dw_store_open(out, url, &o, err);

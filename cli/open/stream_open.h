@@ -11,25 +11,8 @@
 #include "command_line.h"
 #include "keys.h"
 
-enum { CLI_OPT_ENDPOINT = 1024, CLI_OPT_REGION, CLI_OPT_PROFILE, CLI_OPT_TIMEOUT };
-
-/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
-#define CLI_STORE_OPTIONS                                                                \
-    {"endpoint", required_argument, NULL, CLI_OPT_ENDPOINT},                             \
-        {"region", required_argument, NULL, CLI_OPT_REGION},                             \
-        {"profile", required_argument, NULL, CLI_OPT_PROFILE},                           \
-    {                                                                                    \
-        "timeout", required_argument, NULL, CLI_OPT_TIMEOUT                              \
-    }
-
-/* Their lines in a verb's help. */
-#define CLI_STORE_HELP                                                                   \
-    "  --endpoint URL       the S3 server; default: the environment, or Amazon\n"        \
-    "  --region NAME  --profile NAME\n"                                                  \
-    "  --timeout S          stop retrying a request after S seconds (180)\n"
-
-/* Handles an option of the table above; false if OPTION is not in it. */
-bool cli_store_option(dw_store_options *options, const cli_session *s, int option);
+/* How to reach a store, of a dw_store_options; and a second one, but for its timeout. */
+extern const cli_option cli_store_options[], cli_to_store_options[];
 
 /* Whether TEXT names a stream rather than a file: by a scheme, or as a directory with a
  * stream, or another system's versions, in it. */
@@ -66,6 +49,9 @@ typedef struct cli_stream {
     dw_store *store;
     dw_stream *stream;
 } cli_stream;
+
+/* How to reach it and whom to trust, of a cli_stream. */
+extern const cli_option cli_stream_options[];
 
 /* Opens the store and the stream at URL, with the trusted keys. Returns 0, or the exit
  * code of the error it reported. */

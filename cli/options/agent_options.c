@@ -8,6 +8,18 @@
 #include "json_out.h"
 #include "secret_file.h"
 
+const cli_option cli_agent_rows[] = {
+    {CLI_OPTION(TEXT, cli_agent_options, token_file, "token-file", "FILE",
+                "require the token in this file (Authorization: Bearer)")},
+    {CLI_OPTION(TEXT, cli_agent_options, agent.tls_cert, "tls-cert", "FILE",
+                "speak HTTPS, with this certificate in PEM, and --tls-key")},
+    {CLI_OPTION(TEXT, cli_agent_options, agent.tls_key, "tls-key", "FILE",
+                "the key of the certificate")},
+    {CLI_OPTION(FLAG, cli_agent_options, agent.plain, "plain", NULL,
+                "listen elsewhere than on loopback without TLS")},
+    {0},
+};
+
 void cli_agent_options_init(cli_agent_options *options)
 {
     *options = (cli_agent_options){0};
@@ -15,30 +27,10 @@ void cli_agent_options_init(cli_agent_options *options)
     options->agent.listen = NULL;
 }
 
-bool cli_agent_option(cli_agent_options *options, int option)
-{
-    dw_agent_options *agent = &options->agent;
-    if (option == CLI_OPT_LISTEN)
-        agent->listen = optarg;
-    else if (option == CLI_OPT_TOKEN_FILE)
-        options->token_file = optarg;
-    else if (option == CLI_OPT_TLS_CERT)
-        agent->tls_cert = optarg;
-    else if (option == CLI_OPT_TLS_KEY)
-        agent->tls_key = optarg;
-    else if (option == CLI_OPT_PLAIN)
-        agent->plain = true;
-    else
-        return false;
-    return true;
-}
-
 void cli_agent_options_check(const cli_agent_options *options, const cli_session *s)
 {
     const dw_agent_options *agent = &options->agent;
-    const bool has_details =
-        options->token_file || agent->tls_cert || agent->tls_key || agent->plain;
-    if (has_details && !agent->listen)
+    if (cli_any_given(cli_agent_rows, options) && !agent->listen)
         cli_usage_error(s, "--token-file, --tls-cert, --tls-key and --plain go with "
                            "--listen");
     if (!agent->tls_cert != !agent->tls_key)

@@ -8,31 +8,6 @@
 
 #include "command_line.h"
 
-enum {
-    CLI_OPT_LISTEN = 1280,
-    CLI_OPT_TOKEN_FILE,
-    CLI_OPT_TLS_CERT,
-    CLI_OPT_TLS_KEY,
-    CLI_OPT_PLAIN,
-};
-
-/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
-#define CLI_AGENT_OPTIONS                                                                \
-    {"listen", required_argument, NULL, CLI_OPT_LISTEN},                                 \
-        {"token-file", required_argument, NULL, CLI_OPT_TOKEN_FILE},                     \
-        {"tls-cert", required_argument, NULL, CLI_OPT_TLS_CERT},                         \
-        {"tls-key", required_argument, NULL, CLI_OPT_TLS_KEY},                           \
-    {                                                                                    \
-        "plain", no_argument, NULL, CLI_OPT_PLAIN                                        \
-    }
-
-/* Their lines in a verb's help. The line of --listen comes before, because its default
- * differs. */
-#define CLI_AGENT_HELP                                                                   \
-    "  --token-file F       require the token in this file (Authorization: Bearer)\n"    \
-    "  --tls-cert F  --tls-key F   speak HTTPS, with these PEM files\n"                  \
-    "  --plain              listen elsewhere than on loopback without TLS\n"
-
 typedef struct cli_agent_options {
     dw_agent_options agent; /* `listen` NULL: no agent is wanted */
     const char *token_file;
@@ -40,8 +15,7 @@ typedef struct cli_agent_options {
 
 void cli_agent_options_init(cli_agent_options *options);
 
-/* Handles an option of the table above; false if OPTION is not in it. */
-bool cli_agent_option(cli_agent_options *options, int option);
+extern const cli_option cli_agent_rows[]; /* of a cli_agent_options, but for --listen */
 
 /* Call it after the last option. It is a usage error if --listen is missing but other
  * options of the table were given. */

@@ -9,8 +9,7 @@
 
 #include "fail.h"
 
-#define MAX_THREADS 256 /* the library's own limit */
-#define MAX_SHORTS  64
+#define MAX_THREADS 256                       /* the library's own limit */
 #define MAX_VERSION ((UINT64_C(1) << 53) - 1) /* docs/PROTOCOL.md, section 2 */
 
 static bool wants_remarks = true;
@@ -20,12 +19,22 @@ bool cli_wants_remarks(void)
     return wants_remarks;
 }
 
-cli_session cli_session_start(int argc, char **argv, const char *help)
+cli_session cli_session_start(const cli_verb *table, char **words)
 {
-    cli_session s = {.verb = argv[0], .help = help};
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        s.json |= strcmp(argv[i], "--json") == 0;
+    cli_session s = {.verb = words[0], .table = table, .args = words + 1};
+    bool is_option = true;
+    for (; s.args[s.n_args]; s.n_args++) {
+        is_option &= strcmp(s.args[s.n_args], "--") != 0;
+        s.json |= is_option && strcmp(s.args[s.n_args], "--json") == 0;
+    }
     return s;
+}
+
+void cli_session_begin(const cli_session *s)
+{
+    wants_remarks = !s->quiet && !s->json;
+    if (s->n_threads > MAX_THREADS)
+        cli_usage_error(s, "--threads: at most %d", MAX_THREADS);
 }
 
 void cli_usage_error(const cli_session *s, const char *format, ...)
@@ -38,91 +47,16 @@ void cli_usage_error(const cli_session *s, const char *format, ...)
     exit(cli_fail(s, &err, s->verb, "deltawire %s --help", s->verb));
 }
 
-/* The short options of a table, as getopt wants them. The colon in front lets getopt
- * distinguish a missing value from an unknown option. */
-static void list_shorts(char out[MAX_SHORTS], const struct option *options)
-{
-    size_t n = 0;
-    out[n++] = ':';
-    for (; options->name && n + 3 < MAX_SHORTS; options++) {
-        if (options->val >= CLI_OPT_JSON)
-            continue;
-        out[n++] = (char)options->val;
-        if (options->has_arg == required_argument)
-            out[n++] = ':';
-    }
-    out[n] = '\0';
-}
-
-/* Refuses abbreviated long options. getopt accepts any unique prefix, so a new option
- * could change what a script means. AT is the option's number in the table, or -1 for a
- * short one. */
-static void refuse_abbreviation(const cli_session *s, char **argv,
-                                const struct option *options, int at)
-{
-    if (at < 0)
-        return;
-    const char *word = argv[optind - 1];
-    if (optarg == word) /* the value is an argument of its own */
-        word = argv[optind - 2];
-    size_t n = strcspn(word + 2, "=");
-    if (n != strlen(options[at].name))
-        cli_usage_error(s, "unknown option '%.*s': --%s in full", (int)n + 2, word,
-                        options[at].name);
-}
-
-int cli_next_option(cli_session *s, int argc, char **argv, const struct option *options)
-{
-    char shorts[MAX_SHORTS];
-    list_shorts(shorts, options);
-    opterr = 0;
-    for (;;) {
-        int at = -1;
-        int option = getopt_long(argc, argv, shorts, options, &at);
-        if (option != -1 && option != '?' && option != ':')
-            refuse_abbreviation(s, argv, options, at);
-        switch (option) {
-        case 'h':
-            fputs(s->help, stdout);
-            exit(fflush(stdout) == 0 ? 0 : CLI_EXIT_IO);
-        case 'q':
-            s->quiet = true;
-            break;
-        case CLI_OPT_JSON:
-            s->json_given = true;
-            break;
-        case -1:
-            s->json = s->json_given;
-            wants_remarks = !s->quiet && !s->json;
-            return -1;
-        case CLI_OPT_THREADS: {
-            uint64_t n = cli_parse_count(s, "--threads", optarg);
-            if (n > MAX_THREADS)
-                cli_usage_error(s, "--threads: at most %d", MAX_THREADS);
-            s->n_threads = (unsigned)n;
-            break;
-        }
-        case ':':
-            cli_usage_error(s, "option '%s' needs a value", argv[optind - 1]);
-        case '?':
-            if (optopt > 0 && optopt < CLI_OPT_JSON && argv[optind - 1][1] != '-')
-                cli_usage_error(s, "unknown option '-%c'", optopt);
-            cli_usage_error(s, "unknown option '%s'", argv[optind - 1]);
-        default:
-            return option;
-        }
-    }
-}
-
-/* The name of argument N, counted from 0, in the usage line. Skips "usage: deltawire
- * VERB", options with their values, and everything in brackets. */
+/* The name of argument N, counted from 0, in the usage line. Skips options with their
+ * values, and everything in brackets. */
 static void find_argument_name(char out[32], const cli_session *s, int n)
 {
     char line[256], *rest;
-    snprintf(line, sizeof line, "%.*s", (int)strcspn(s->help, "\n"), s->help);
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(s->table->usage, "\n"),
+             s->table->usage);
     snprintf(out, 32, "argument %d", n + 1);
     bool is_value = false;
-    int at = -3;
+    int at = 0;
     for (char *word = strtok_r(line, " ", &rest); word && word[0] != '[';
          word = strtok_r(NULL, " ", &rest)) {
         if (word[0] != '-' && !is_value && at++ == n)
@@ -131,15 +65,15 @@ static void find_argument_name(char out[32], const cli_session *s, int n)
     }
 }
 
-void cli_expect_arguments(const cli_session *s, int argc, int n_least, int n_most)
+void cli_expect_arguments(const cli_session *s, int n_least, int n_most)
 {
-    int n = argc - optind;
+    const int n = (int)s->n_args;
     if (n < n_least) {
         char name[32];
         find_argument_name(name, s, n);
         cli_usage_error(s, "%s is missing", name);
     }
-    if (n > n_most)
+    if (n_most >= 0 && n > n_most)
         cli_usage_error(s, "too many arguments");
 }
 
@@ -192,6 +126,14 @@ double cli_parse_seconds(const cli_session *s, const char *option, const char *t
         cli_usage_error(s, "%s: at most 86400 seconds, a day", option);
     return seconds;
 }
+
+const cli_option cli_codec_options[] = {
+    {CLI_OPTION(TEXT, cli_codec_choice, codec, "codec", "CODEC",
+                "auto (the default, which is class), class, gap or raw")},
+    {CLI_OPTION(TEXT, cli_codec_choice, trl, "trl", "v1|v3",
+                "a file that TRL reads: raw, or with v3 gap if --codec says so")},
+    {0},
+};
 
 void cli_choose_codec(const cli_session *s, cli_codec_choice choice, dw_codec *codec,
                       unsigned *trl_layout)

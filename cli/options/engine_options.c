@@ -6,55 +6,35 @@
 #include "fail.h"
 #include "secret_file.h"
 
-void cli_engines_init(cli_engines *e)
-{
-    *e = (cli_engines){.check_every = 5};
-}
+_Static_assert(CLI_MAX_LIST <= DW_MAX_ENGINES, "each --engine has a place");
 
-static unsigned parse_ms(const cli_session *s, const char *option)
-{
-    return (unsigned)(1000 * cli_parse_seconds(s, option, optarg)) + 1;
-}
-
-bool cli_engines_option(cli_engines *e, const cli_session *s, int option)
-{
-    switch (option) {
-    case CLI_OPT_ENGINE:
-        if (e->n == DW_MAX_ENGINES)
-            cli_usage_error(s, "--engine: at most %d", DW_MAX_ENGINES);
-        e->specs[e->n++] = optarg;
-        break;
-    case CLI_OPT_PAUSE:
-        e->options.shell_pause = optarg;
-        break;
-    case CLI_OPT_APPLY:
-        e->options.shell_apply = optarg;
-        break;
-    case CLI_OPT_RESUME:
-        e->options.shell_resume = optarg;
-        break;
-    case CLI_OPT_ENGINE_TOKEN:
-        e->token_path = optarg;
-        break;
-    case CLI_OPT_ENGINE_TIMEOUT:
-        e->options.apply_ms = parse_ms(s, "--engine-timeout");
-        break;
-    case CLI_OPT_ENGINE_PATIENCE:
-        e->patience_ms = parse_ms(s, "--engine-patience");
-        break;
-    case CLI_OPT_ENGINE_CHECK:
-        e->check_every = parse_ms(s, "--engine-check") / 1000.0;
-        break;
-    default:
-        return false;
-    }
-    return true;
-}
+const cli_option cli_engine_options[] = {
+    {CLI_OPTION(LIST, cli_engines, specs, "engine", "SPEC",
+                "an engine that serves the weights, and is paused while they change; "
+                "repeatable: vllm=URL, sglang=URL, exec")},
+    {CLI_OPTION(TEXT, cli_engines, options.shell_pause, "pause", "CMD",
+                "exec: run by sh -c before the weights change; docs/OPERATIONS.md has the "
+                "environment")},
+    {CLI_OPTION(TEXT, cli_engines, options.shell_apply, "apply", "CMD",
+                "exec: run to load the new weights")},
+    {CLI_OPTION(TEXT, cli_engines, options.shell_resume, "resume", "CMD",
+                "exec: run when they are loaded")},
+    {CLI_OPTION(TEXT, cli_engines, token_path, "engine-token-file", "FILE",
+                "send the token in FILE to the engines")},
+    {CLI_OPTION(MS, cli_engines, options.apply_ms, "engine-timeout", "S",
+                "how long an engine may take for an update (600)")},
+    {CLI_OPTION(
+        MS, cli_engines, patience_ms, "engine-patience", "S",
+        "leave an engine behind that does not answer for S seconds; it loads the "
+        "newest version when it answers (10 for vLLM and SGLang; no limit for one "
+        "that has ended or could read a mix)")},
+    {0},
+};
 
 static bool has_exec(const cli_engines *e)
 {
-    for (size_t i = 0; i < e->n; i++)
-        if (strcmp(e->specs[i], "exec") == 0)
+    for (size_t i = 0; i < e->specs.n; i++)
+        if (strcmp(e->specs.items[i], "exec") == 0)
             return true;
     return false;
 }
@@ -67,7 +47,7 @@ static void check_usage(const cli_engines *e, const cli_session *s)
         cli_usage_error(s, "--pause, --apply and --resume need --engine exec");
     if (has_exec(e) && !o->shell_apply)
         cli_usage_error(s, "--engine exec needs --apply CMD");
-    if ((e->token_path || e->patience_ms) && e->n == 0)
+    if ((e->token_path || e->patience_ms) && e->specs.n == 0)
         cli_usage_error(s, "there is no --engine");
 }
 
@@ -81,14 +61,14 @@ int cli_engines_open(cli_engines *e, const cli_session *s)
         status = cli_secret_file_read(&e->token, e->token_path, &err);
         e->options.token = e->token;
     }
-    for (size_t i = 0; status == DW_OK && i < e->n; i++)
-        status = dw_engine_open(&e->engines[i], e->specs[i], &e->options, &err);
+    for (size_t i = 0; status == DW_OK && i < e->specs.n; i++)
+        status = dw_engine_open(&e->engines[i], e->specs.items[i], &e->options, &err);
     return status == DW_OK ? 0 : cli_fail(s, &err, "--engine", NULL);
 }
 
 void cli_engines_close(cli_engines *e)
 {
-    for (size_t i = 0; i < e->n; i++)
+    for (size_t i = 0; i < e->specs.n; i++)
         dw_engine_close(e->engines[i]);
     free(e->token);
 }

@@ -6,31 +6,15 @@
 
 #include "command_line.h"
 
-enum { CLI_OPT_TRUST = 1040, CLI_OPT_STREAM };
-
-/* Belongs in a verb's table of options, before CLI_COMMON_OPTIONS. */
-#define CLI_TRUST_OPTIONS                                                                \
-    {"trust", required_argument, NULL, CLI_OPT_TRUST},                                   \
-    {                                                                                    \
-        "stream", required_argument, NULL, CLI_OPT_STREAM                                \
-    }
-
-#define CLI_TRUST_HELP                                                                   \
-    "  --trust KEY          trust only this key (text or FILE.pub); repeatable\n"        \
-    "  --stream ID          refuse a stream with another id; see deltawire status\n"
-
 typedef struct cli_keys {
-    const char **trusted; /* as given: texts or paths */
-    size_t n_trusted;
+    cli_list trusted;                     /* as given: texts or paths */
     uint8_t (*keys)[DW_PUBLIC_KEY_BYTES]; /* as read */
     const char *stream;                   /* --stream, or NULL */
     const char *sign_path;                /* or NULL */
     dw_sign_key *sign_key;
 } cli_keys;
 
-/* Handles an option of the table above; false if OPTION is not in it. */
-bool cli_keys_takes(int option);
-void cli_keys_take(cli_keys *keys, const cli_session *s, int option);
+extern const cli_option cli_trust_options[]; /* --trust and --stream, of a cli_keys */
 
 /* Reads all keys, also the secret one. Returns 0, or the exit code of the error it
  * reported. */

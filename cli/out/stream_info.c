@@ -225,7 +225,7 @@ void cli_warn_base(const cli_session *s, dw_stream *stream, const cli_keys *keys
 {
     dw_version_info info;
     dw_error err;
-    if (!base || keys->n_trusted == 0 ||
+    if (!base || keys->trusted.n == 0 ||
         dw_stream_version(stream, 0, &info, NULL) != DW_OK ||
         info.content != DW_CONTENT_BASE || info.base_sha256)
         return;

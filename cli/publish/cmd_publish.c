@@ -11,53 +11,11 @@
 #include "stream_info.h"
 #include "stream_open.h"
 
-static const char help[] =
-    "usage: deltawire publish URL CKPT [OPTION...]\n"
-    "       deltawire publish URL --watch DIR [OPTION...]\n"
-    "\n"
-    "Publishes a checkpoint as the next version of a stream: the changes since the "
-    "newest\n"
-    "version are uploaded and committed. A missing stream is made, with the whole\n"
-    "checkpoint as version 0. With --watch: publishes each checkpoint that a trainer\n"
-    "saves as DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM. A lower "
-    "step\n"
-    "that is written again is published too: the trainer went back.\n"
-    "\n"
-    "  --step TEXT          the trainer's own number of this version\n"
-    "  --notes TEXT         free text, up to 4096 bytes\n"
-    "  --base[=NAME]        a new stream: upload nothing, followers have CKPT; NAME "
-    "says\n"
-    "                       which it is\n"
-    "  --base-ckpt CKPT     the checkpoint behind a version 0 that was not uploaded, "
-    "if\n"
-    "                       the baseline was lost\n"
-    "  --fork URL[@N]       a new stream: start from version N, or the newest, of "
-    "another\n"
-    "  --baseline DIR       keep a copy of the newest version here, to compare with;\n"
-    "                       default: ~/.cache/deltawire/baselines/HASH\n"
-    "  --sign-key FILE      sign with this key; see deltawire keygen\n"
-    "  --new-key            allow another key, or none, for a stream that is "
-    "signed\n" CLI_TRUST_HELP
-    "  --single-writer      accept a store that cannot keep two writers apart\n"
-    "  --no-provenance      do not record this machine's name and the library's version\n"
-    "  --fold N,N,N|none    also make one delta over every N versions (4,16,64);\n"
-    "                       this keeps a second copy of the model beside the baseline\n"
-    "  --anchor-every N     upload the whole model every N versions\n"
-    "  --anchor-factor F    upload the whole model if the deltas since the last one\n"
-    "                       have more than F times its bytes (0.1); 0: never\n"
-    "  --max-object SIZE    the largest object of a delta "
-    "(32 MiB)\n" CLI_WITH_HELP CLI_QUANTIZE_HELP CLI_STORE_HELP
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
-    "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
-    "  deltawire publish s3://bucket/run-fp8 ckpt/ --quantize fp8-block\n"
-    "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n";
-
 typedef struct arguments {
     cli_publish publish;
     const char *checkpoint;
     const char *watch;
+    const char *base, *fork, *fold, *anchor_factor; /* as given, or NULL */
 } arguments;
 
 /* ---- arguments ---- */
@@ -86,7 +44,7 @@ static void parse_folds(unsigned folds[4], const cli_session *s, const char *tex
 }
 
 /* Splits URL@N at the last @, if only digits follow it. TEXT is cut there. */
-static void parse_fork(cli_publish *p, const cli_session *s, char *text)
+static void parse_fork(cli_publish *p, const cli_session *s, const char *text)
 {
     char *at = strrchr(text, '@');
     p->options.first = DW_FIRST_FORK;
@@ -98,11 +56,11 @@ static void parse_fork(cli_publish *p, const cli_session *s, char *text)
     *at = '\0';
 }
 
-static void check(const arguments *a, const cli_session *s, bool base)
+static void check(const arguments *a, const cli_session *s)
 {
-    if (base && a->publish.fork_url)
+    if (a->base && a->publish.fork_url)
         cli_usage_error(s, "--base and --fork exclude each other");
-    if (base && a->publish.options.quantize)
+    if (a->base && a->publish.options.quantize)
         cli_usage_error(s, "--base: with --quantize version 0 is uploaded, because "
                            "followers have no quantised checkpoint");
     if (a->watch && a->publish.step)
@@ -112,139 +70,33 @@ static void check(const arguments *a, const cli_session *s, bool base)
         cli_usage_error(s, "--notes: at most 4096 bytes");
 }
 
-static unsigned parse_unsigned(const cli_session *s, const char *option, const char *text)
-{
-    uint64_t n = cli_parse_count(s, option, text);
-    if (n > 1000000000)
-        cli_usage_error(s, "%s: at most 1000000000", option);
-    return (unsigned)n;
-}
-
-static double parse_factor(const cli_session *s, const char *text)
-{
-    return strcmp(text, "0") == 0 ? 0 : cli_parse_positive(s, "--anchor-factor", text);
-}
-
-enum {
-    STEP = CLI_OPT_OWN,
-    NOTES,
-    BASE,
-    BASE_CKPT,
-    FORK,
-    BASELINE,
-    SIGN_KEY,
-    NEW_KEY,
-    SINGLE_WRITER,
-    NO_PROVENANCE,
-    FOLD,
-    ANCHOR_EVERY,
-    ANCHOR_FACTOR,
-    MAX_OBJECT,
-    WATCH,
-};
-
-static void take_option(arguments *a, const cli_session *s, int option)
+static void parse(arguments *a, cli_session *s)
 {
     cli_publish *p = &a->publish;
-    switch (option) {
-    case STEP:
-        p->step = optarg;
-        break;
-    case NOTES:
-        p->notes = optarg;
-        break;
-    case BASE:
-        p->options.first = DW_FIRST_BASE;
-        p->options.base_name = optarg;
-        break;
-    case BASE_CKPT:
-        p->options.base = optarg;
-        break;
-    case FORK:
-        parse_fork(p, s, optarg);
-        break;
-    case BASELINE:
-        p->baseline = optarg;
-        break;
-    case SIGN_KEY:
-        p->keys.sign_path = optarg;
-        break;
-    case NEW_KEY:
-        p->options.new_key = true;
-        break;
-    case CLI_OPT_TRUST:
-    case CLI_OPT_STREAM:
-        cli_keys_take(&p->keys, s, option);
-        break;
-    case SINGLE_WRITER:
-        p->options.single_writer = true;
-        break;
-    case NO_PROVENANCE:
-        p->options.no_provenance = true;
-        break;
-    case FOLD:
-        parse_folds(p->options.folds, s, optarg);
-        break;
-    case ANCHOR_EVERY:
-        p->options.anchor_every = parse_unsigned(s, "--anchor-every", optarg);
-        break;
-    case ANCHOR_FACTOR:
-        p->options.anchor_factor = parse_factor(s, optarg);
-        break;
-    case MAX_OBJECT:
-        p->options.max_object_bytes = cli_parse_scaled(s, "--max-object", optarg);
-        break;
-    case WATCH:
-        a->watch = optarg;
-        break;
-    default:
-        if (!cli_quantize_option(&p->quantize, s, option) &&
-            !cli_with_option(&p->with, s, option))
-            cli_store_option(&p->store, s, option);
-    }
-}
-
-static void parse(arguments *a, cli_session *s, int argc, char **argv)
-{
-    static const struct option options[] = {
-        {"step", required_argument, NULL, STEP},
-        {"notes", required_argument, NULL, NOTES},
-        {"base", optional_argument, NULL, BASE},
-        {"base-ckpt", required_argument, NULL, BASE_CKPT},
-        {"fork", required_argument, NULL, FORK},
-        {"baseline", required_argument, NULL, BASELINE},
-        {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"new-key", no_argument, NULL, NEW_KEY},
-        CLI_TRUST_OPTIONS,
-        {"single-writer", no_argument, NULL, SINGLE_WRITER},
-        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
-        {"fold", required_argument, NULL, FOLD},
-        {"anchor-every", required_argument, NULL, ANCHOR_EVERY},
-        {"anchor-factor", required_argument, NULL, ANCHOR_FACTOR},
-        {"max-object", required_argument, NULL, MAX_OBJECT},
-        {"watch", required_argument, NULL, WATCH},
-        CLI_WITH_OPTIONS,
-        CLI_QUANTIZE_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    bool base = false;
     *a = (arguments){.publish = {.expect_head = DW_NO_VERSION,
                                  .known_head = DW_NO_VERSION,
                                  .past = DW_NO_VERSION}};
-    dw_publish_options_init(&a->publish.options);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        base |= option == BASE;
-        take_option(a, s, option);
+    dw_publish_options_init(&p->options);
+    cli_parse(s, a);
+    cli_expect_arguments(s, a->watch ? 1 : 2, a->watch ? 1 : 2);
+    p->url = s->args[0];
+    a->checkpoint = a->watch ? NULL : s->args[1];
+    p->options.n_threads = s->n_threads;
+    p->options.quantize = cli_quantize_read(&p->quantize, s);
+    if (a->fork)
+        parse_fork(p, s, a->fork);
+    if (a->fold)
+        parse_folds(p->options.folds, s, a->fold);
+    if (a->anchor_factor)
+        p->options.anchor_factor =
+            strcmp(a->anchor_factor, "0") == 0
+                ? 0
+                : cli_parse_positive(s, "--anchor-factor", a->anchor_factor);
+    if (a->base) {
+        p->options.first = DW_FIRST_BASE;
+        p->options.base_name = a->base[0] ? a->base : a->watch ? a->watch : a->checkpoint;
     }
-    cli_expect_arguments(s, argc, a->watch ? 1 : 2, a->watch ? 1 : 2);
-    a->publish.options.quantize = cli_quantize_read(&a->publish.quantize, s);
-    check(a, s, base);
-    a->publish.options.n_threads = s->n_threads;
-    a->publish.url = argv[optind];
-    a->checkpoint = a->watch ? NULL : argv[optind + 1];
-    if (base && !a->publish.options.base_name)
-        a->publish.options.base_name = a->watch ? a->watch : a->checkpoint;
+    check(a, s);
 }
 
 /* ---- reporting ---- */
@@ -389,15 +241,76 @@ static int publish_one(const arguments *a, const cli_session *s)
     return 0;
 }
 
-int dw_cmd_publish(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
     arguments a;
-    parse(&a, &s, argc, argv);
-    int exit_code = cli_keys_load(&a.publish.keys, &s);
+    parse(&a, s);
+    int exit_code = cli_keys_load(&a.publish.keys, s);
     if (exit_code == 0)
         exit_code =
-            a.watch ? cli_publish_watch(&a.publish, &s, a.watch) : publish_one(&a, &s);
+            a.watch ? cli_publish_watch(&a.publish, s, a.watch) : publish_one(&a, s);
     cli_keys_release(&a.publish.keys);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, watch, "watch", "DIR",
+                "instead of one checkpoint, publish each that a trainer saves here")},
+    {CLI_OPTION(TEXT, arguments, publish.step, "step", "TEXT",
+                "the trainer's own number of this version")},
+    {CLI_OPTION(TEXT, arguments, publish.notes, "notes", "TEXT",
+                "free text, up to 4096 bytes")},
+    {CLI_OPTION(
+        MAYBE, arguments, base, "base", "NAME",
+        "a new stream: upload nothing, followers have CKPT; NAME says which it is "
+        "(its path)")},
+    {CLI_OPTION(
+        TEXT, arguments, publish.options.base, "base-ckpt", "CKPT",
+        "the checkpoint behind a version 0 that was not uploaded, if the baseline "
+        "was lost")},
+    {CLI_OPTION(TEXT, arguments, fork, "fork", "URL[@N]",
+                "a new stream: start from version N, or the newest, of another")},
+    {CLI_OPTION(TEXT, arguments, publish.baseline, "baseline", "DIR",
+                "keep a copy of the newest version here, to compare with; default: "
+                "~/.cache/deltawire/baselines/HASH")},
+    {CLI_OPTION(TEXT, arguments, publish.keys.sign_path, "sign-key", "FILE",
+                "sign with this key; see deltawire keygen")},
+    {CLI_GROUP("own", arguments, publish.options, dw_publish_options,
+               cli_writer_options)},
+    {CLI_OPTION(
+        TEXT, arguments, fold, "fold", "N,N,N|none",
+        "also make one delta over every N versions (4,16,64); this keeps a second "
+        "copy of the model beside the baseline")},
+    {CLI_OPTION(
+        TEXT, arguments, anchor_factor, "anchor-factor", "F",
+        "upload the whole model if the deltas since the last one have more than F "
+        "times its bytes (0.1); 0: never")},
+    {CLI_GROUP("own", arguments, publish.with, cli_with, cli_with_options)},
+    {CLI_GROUP("quantize", arguments, publish.quantize, cli_quantize,
+               cli_quantize_options)},
+    {CLI_GROUP("trust", arguments, publish.keys, cli_keys, cli_trust_options)},
+    {CLI_GROUP("store", arguments, publish.store, dw_store_options, cli_store_options)},
+    {0},
+};
+
+const cli_verb cli_verb_publish = {
+    .name = "publish",
+    .summary = "add a checkpoint to a stream as its next version",
+    .usage = "URL CKPT [OPTION...]\n"
+             "URL --watch DIR [OPTION...]",
+    .about =
+        "Publishes a checkpoint as the next version of a stream: the changes since the "
+        "newest version are uploaded and committed. A missing stream is made, with the "
+        "whole checkpoint as version 0. With --watch: publishes each checkpoint that a "
+        "trainer saves as DIR/checkpoint-N, or over DIR itself, until SIGINT or SIGTERM. "
+        "A lower step that is written again is published too: the trainer went back.",
+    .examples =
+        "  deltawire publish s3://bucket/run ckpt/ --step 120\n"
+        "  deltawire publish s3://bucket/run --watch output/ --sign-key trainer.key\n"
+        "  deltawire publish s3://bucket/run-fp8 ckpt/ --quantize fp8-block\n"
+        "  deltawire publish file:///mnt/b ckpt/ --fork file:///mnt/a@40\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 2,
+    .run = run,
+};

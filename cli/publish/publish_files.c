@@ -9,16 +9,27 @@
 #include "stream_info.h"
 #include "inner.h"
 
-bool cli_with_option(cli_with *w, const cli_session *s, int option)
-{
-    if (option != CLI_OPT_WITH && option != CLI_OPT_WITHOUT)
-        return false;
-    size_t *n = option == CLI_OPT_WITH ? &w->n_with : &w->n_without;
-    if (*n == CLI_MAX_GLOBS)
-        cli_usage_error(s, "--with and --without: at most %d each", CLI_MAX_GLOBS);
-    (option == CLI_OPT_WITH ? w->with : w->without)[(*n)++] = optarg;
-    return true;
-}
+const cli_option cli_with_options[] = {
+    {CLI_OPTION(LIST, cli_with, with, "with", "GLOB",
+                "also publish these files beside the weights, such as *.py; may be "
+                "repeated")},
+    {CLI_OPTION(
+        LIST, cli_with, without, "without", "GLOB",
+        "leave these out; '*': publish no files. Default, if CKPT is a directory: "
+        "config.json, tokenizer files, chat templates ...")},
+    {0},
+};
+
+const cli_option cli_writer_options[] = {
+    {CLI_OPTION(FLAG, dw_publish_options, new_key, "new-key", NULL,
+                "allow another key, or none, for a stream that is signed")},
+    {CLI_OPTION(FLAG, dw_publish_options, single_writer, "single-writer", NULL,
+                "accept a store that cannot keep two writers apart; you must ensure that "
+                "there is only one")},
+    {CLI_OPTION(FLAG, dw_publish_options, no_provenance, "no-provenance", NULL,
+                "do not record this machine's name and the library's version")},
+    {0},
+};
 
 /* The directory of PATH, a file. Free it with dw_free. */
 static char *parent_of(const char *path)
@@ -33,8 +44,8 @@ static char *parent_of(const char *path)
 /* Whether --without '*' asks for a version without files. */
 static bool takes_none(const cli_with *with)
 {
-    for (size_t i = 0; i < with->n_without; i++)
-        if (strcmp(with->without[i], "*") == 0)
+    for (size_t i = 0; i < with->without.n; i++)
+        if (strcmp(with->without.items[i], "*") == 0)
             return true;
     return false;
 }
@@ -43,10 +54,10 @@ dw_companion_rules cli_with_rules(const cli_with *with)
 {
     dw_companion_rules rules;
     dw_companion_rules_init(&rules);
-    rules.with = with->with;
-    rules.n_with = with->n_with;
-    rules.without = with->without;
-    rules.n_without = with->n_without;
+    rules.with = with->with.items;
+    rules.n_with = with->with.n;
+    rules.without = with->without.items;
+    rules.n_without = with->without.n;
     return rules;
 }
 
@@ -56,7 +67,7 @@ dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
     struct stat s;
     const bool is_dir = stat(checkpoint, &s) == 0 && S_ISDIR(s.st_mode);
     *out = NULL;
-    if (!is_dir && with->n_with == 0 && !takes_none(with))
+    if (!is_dir && with->with.n == 0 && !takes_none(with))
         return DW_OK;
     dw_companion_rules rules = cli_with_rules(with);
     rules.no_defaults = !is_dir;
@@ -68,7 +79,7 @@ dw_status cli_files_load(dw_companions **out, dw_publish_options *options,
     if (status != DW_OK)
         return status;
     options->files = dw_companions_files(*out, &options->n_files);
-    options->has_files = options->n_files > 0 || with->n_with + with->n_without > 0;
+    options->has_files = options->n_files > 0 || with->with.n + with->without.n > 0;
     return DW_OK;
 }
 
@@ -88,11 +99,11 @@ static bool matches_any(const char *glob, const dw_publish_options *options)
 void cli_with_warn(const cli_with *with, const dw_publish_options *options,
                    const cli_session *s)
 {
-    for (size_t i = 0; !s->json && i < with->n_with; i++) { /* one object is printed */
+    for (size_t i = 0; !s->json && i < with->with.n; i++) { /* one object is printed */
         dw_error warning;
-        if (matches_any(with->with[i], options))
+        if (matches_any(with->with.items[i], options))
             continue;
-        dw_fail(&warning, DW_NOT_FOUND, with->with[i],
+        dw_fail(&warning, DW_NOT_FOUND, with->with.items[i],
                 "none of the files that are published matches this --with");
         cli_warn(s, NULL, &warning);
     }

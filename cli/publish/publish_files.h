@@ -7,33 +7,16 @@
 
 #include "command_line.h"
 
-enum { CLI_OPT_WITH = 2304, CLI_OPT_WITHOUT };
-
-#define CLI_WITH_OPTIONS                                                                 \
-    {"with", required_argument, NULL, CLI_OPT_WITH},                                     \
-    {                                                                                    \
-        "without", required_argument, NULL, CLI_OPT_WITHOUT                              \
-    }
-
-#define CLI_WITH_HELP                                                                    \
-    "  --with GLOB          also publish these files beside the weights, such as *.py\n" \
-    "  --without GLOB       leave these out; '*': publish no files. Default, if CKPT "   \
-    "is "                                                                                \
-    "a\n"                                                                                \
-    "                       directory: config.json, tokenizer files, chat templates "    \
-    "...\n"
-
-#define CLI_MAX_GLOBS 64
-
 /* --with and --without, as often as they were given. */
 typedef struct cli_with {
-    const char *with[CLI_MAX_GLOBS];
-    const char *without[CLI_MAX_GLOBS];
-    size_t n_with, n_without;
+    cli_list with;
+    cli_list without;
 } cli_with;
 
-/* Handles an option of the table above; false if OPTION is not in it. */
-bool cli_with_option(cli_with *with, const cli_session *s, int option);
+extern const cli_option cli_with_options[]; /* of a cli_with */
+
+/* What publish and repair may write, of a dw_publish_options. */
+extern const cli_option cli_writer_options[];
 
 /* The rules that the options make, for a directory. They borrow from WITH. */
 dw_companion_rules cli_with_rules(const cli_with *with);

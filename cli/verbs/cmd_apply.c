@@ -14,23 +14,6 @@
 #include "print.h"
 #include "progress_bar.h"
 
-static const char help[] =
-    "usage: deltawire apply DELTA... --to CKPT [--out NEWCKPT]\n"
-    "\n"
-    "Brings a checkpoint to the version that the last delta leads to, in place. Each "
-    "delta\n"
-    "is decoded and verified before the first byte of the checkpoint changes. If it is\n"
-    "killed, the same command run again finishes the work. Links and files with\n"
-    "several names are refused, because others use the same data: give --out.\n"
-    "\n"
-    "  --to CKPT            the checkpoint: file, index file or directory\n"
-    "  --out NEWCKPT        leave CKPT as it is and make a new checkpoint; the other\n"
-    "                       files of a directory are copied too\n"
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire apply step_000007.safetensors --to model/\n"
-    "  deltawire apply deltas/step_*.safetensors --to model/ --out model-new/\n";
-
 /* A delta and the result of applying it. */
 typedef struct item {
     const char *path;
@@ -246,26 +229,45 @@ static void close_deltas(job *j)
     free(j->items);
 }
 
-int dw_cmd_apply(int argc, char **argv)
+static int run(cli_session *s)
 {
-    enum { TO = CLI_OPT_OWN, OUT };
-    static const struct option options[] = {{"to", required_argument, NULL, TO},
-                                            {"out", required_argument, NULL, OUT},
-                                            CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
     job j = {0};
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;)
-        *(option == TO ? &j.checkpoint : &j.out) = optarg;
-    cli_expect_arguments(&s, argc, 1, argc);
-    if (!j.checkpoint)
-        cli_usage_error(&s, "--to CKPT is missing");
-    int exit_code = open_deltas(&j, argv + optind, (size_t)(argc - optind), &s);
+    cli_parse(s, &j);
+    int exit_code = open_deltas(&j, s->args, s->n_args, s);
     if (exit_code == 0)
-        exit_code = j.out ? apply_to_copy(&j, &s) : apply_in_place(&j, &s);
-    if (exit_code == 0 && s.json)
+        exit_code = j.out ? apply_to_copy(&j, s) : apply_in_place(&j, s);
+    if (exit_code == 0 && s->json)
         print_json(&j);
-    else if (exit_code == 0 && !s.quiet)
+    else if (exit_code == 0 && !s->quiet)
         print_text(&j);
     close_deltas(&j);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, job, checkpoint, "to", "CKPT",
+                "the checkpoint: file, index file or directory"),
+     .required = true},
+    {CLI_OPTION(TEXT, job, out, "out", "NEWCKPT",
+                "leave CKPT as it is and make a new checkpoint; the other files of a "
+                "directory are copied too")},
+    {0},
+};
+
+const cli_verb cli_verb_apply = {
+    .name = "apply",
+    .summary = "bring a checkpoint to a delta's new version",
+    .usage = "DELTA... --to CKPT [--out NEWCKPT]",
+    .about =
+        "Brings a checkpoint to the version that the last delta leads to, in place. Each "
+        "delta is decoded and verified before the first byte of the checkpoint changes. "
+        "If it is killed, the same command run again finishes the work. Links and files "
+        "with several names are refused, because others use the same data: give --out.",
+    .examples =
+        "  deltawire apply step_000007.safetensors --to model/\n"
+        "  deltawire apply deltas/step_*.safetensors --to model/ --out model-new/\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = -1,
+    .run = run,
+};

@@ -13,29 +13,6 @@
 #include "path.h"
 #include "print.h"
 
-static const char help[] =
-    "usage: deltawire bench [--trace DIR] [--size BYTES] [--rounds N]\n"
-    "                       [--json-file FILE]\n"
-    "\n"
-    "Measures this machine: finding, coding, decoding and storing the changes of one\n"
-    "training step, beside memcpy and the methods of others, all in one run. Rates\n"
-    "are bytes of weights a second; the best of N rounds counts. Digests of the base "
-    "are\n"
-    "kept from step to step, as a trainer and a follower keep them. Three versions of\n"
-    "the weights must fit in memory.\n"
-    "\n"
-    "  --trace DIR          a real trace (base/, deltas/step_000001.safetensors, ...),\n"
-    "                       repeated up to the size; without it, synthetic weights\n"
-    "  --size BYTES         of the weights (default 512M)\n"
-    "  --rounds N           (default 5)\n"
-    "  --json-file FILE     also write the JSON to FILE\n"
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire bench --threads 2\n"
-    "  deltawire bench --trace ../shared/data/rl-trace --size 1200M --json-file b.json\n";
-
-enum { OPT_TRACE = CLI_OPT_OWN, OPT_SIZE, OPT_ROUNDS, OPT_JSON_FILE };
-
 /* Late enough in a trace that its density is stable, at about 1.1 %. */
 enum { TRACE_STEP = 10 };
 
@@ -164,40 +141,26 @@ static int present(const bench_report *r, const char *json_file, const cli_sessi
     return status == DW_OK ? 0 : cli_fail(s, &err, json_file, NULL);
 }
 
-int dw_cmd_bench(int argc, char **argv)
+typedef struct arguments {
+    bench_options bench;
+    const char *json_file;
+} arguments;
+
+static int run(cli_session *s)
 {
-    static const struct option options[] = {
-        {"trace", required_argument, NULL, OPT_TRACE},
-        {"size", required_argument, NULL, OPT_SIZE},
-        {"rounds", required_argument, NULL, OPT_ROUNDS},
-        {"json-file", required_argument, NULL, OPT_JSON_FILE},
-        CLI_COMMON_OPTIONS,
-    };
-    cli_session s = cli_session_start(argc, argv, help);
-    const char *json_file = NULL;
-    bench_options bench = {.n_bytes = 512000000, .step = TRACE_STEP, .n_rounds = 5};
-    for (int code; (code = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (code == OPT_TRACE)
-            bench.trace = optarg;
-        else if (code == OPT_SIZE)
-            bench.n_bytes = cli_parse_scaled(&s, "--size", optarg);
-        else if (code == OPT_JSON_FILE)
-            json_file = optarg;
-        else
-            bench.n_rounds = (unsigned)cli_parse_count(&s, "--rounds", optarg);
-    }
-    cli_expect_arguments(&s, argc, 0, 0);
-    if (bench.n_rounds == 0 || bench.n_bytes == 0)
-        cli_usage_error(&s, "--rounds and --size must be above zero");
-    bench.n_threads = s.n_threads;
-    talking = !s.quiet && !s.json;
+    arguments a = {.bench = {.n_bytes = 512000000, .step = TRACE_STEP, .n_rounds = 5}};
+    cli_parse(s, &a);
+    if (a.bench.n_rounds == 0)
+        cli_usage_error(s, "--rounds must be above zero");
+    a.bench.n_threads = s->n_threads;
+    talking = !s->quiet && !s->json;
     bench_report report;
     dw_error err;
-    if (json_file && cli_path_check_output(json_file, &err) != DW_OK)
-        return cli_fail(&s, &err, json_file, NULL);
-    if (bench_run(&report, &bench, report_phase, &err) != DW_OK)
-        return cli_fail(&s, &err, bench.trace, NULL);
-    int exit_code = present(&report, json_file, &s);
+    if (a.json_file && cli_path_check_output(a.json_file, &err) != DW_OK)
+        return cli_fail(s, &err, a.json_file, NULL);
+    if (bench_run(&report, &a.bench, report_phase, &err) != DW_OK)
+        return cli_fail(s, &err, a.bench.trace, NULL);
+    int exit_code = present(&report, a.json_file, s);
     if (exit_code != 0)
         return exit_code;
     bool all_equal = report.equal;
@@ -205,3 +168,34 @@ int dw_cmd_bench(int argc, char **argv)
         all_equal &= report.peers[i].result.equal;
     return all_equal ? 0 : CLI_EXIT_FAILURE;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, bench.trace, "trace", "DIR",
+                "a real trace (base/, deltas/step_000001.safetensors, ...), repeated up "
+                "to the size; without it, synthetic weights")},
+    {CLI_OPTION(SIZE, arguments, bench.n_bytes, "size", "BYTES",
+                "of the weights (512M)")},
+    {CLI_OPTION(NUMBER, arguments, bench.n_rounds, "rounds", "N",
+                "the best of N rounds counts (5)")},
+    {CLI_OPTION(TEXT, arguments, json_file, "json-file", "FILE",
+                "also write the JSON to FILE")},
+    {0},
+};
+
+const cli_verb cli_verb_bench = {
+    .name = "bench",
+    .summary = "measure sizes and speeds",
+    .usage = "[--trace DIR] [--size BYTES] [--rounds N] [--json-file FILE]",
+    .about =
+        "Measures this machine: finding, coding, decoding and storing the changes of one "
+        "training step, beside memcpy and the methods of others, all in one run. Rates "
+        "are bytes of weights a second; the best of N rounds counts. Digests of the base "
+        "are kept from step to step, as a trainer and a follower keep them. Three "
+        "versions "
+        "of the weights must fit in memory.",
+    .examples = "  deltawire bench --threads 2\n"
+                "  deltawire bench --trace ../shared/data/rl-trace --size 1200M "
+                "--json-file b.json\n",
+    .options = options,
+    .run = run,
+};

@@ -8,29 +8,14 @@
 #include "json_out.h"
 #include "print.h"
 
-static const char help[] =
-    "usage: deltawire cache [--prune] [--unused-for DAYS] [OPTION...]\n"
-    "\n"
-    "Lists the copies of models that `publish` and `mirror` keep in ~/.cache/deltawire:\n"
-    "the stream each is for, its size, and when it was last used. A copy only saves\n"
-    "time: if it is gone, the next publish reads it back from the stream.\n"
-    "\n"
-    "  --prune              remove copies that were not used for 30 days, and those of\n"
-    "                       streams that were deleted and made again\n"
-    "  --unused-for DAYS    list or remove only those unused for so long; 0: all\n"
-    "  --dry-run            with --prune: only show what would be removed\n"
-    "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire cache\n"
-    "  deltawire cache --prune --unused-for 0\n";
-
 #define PRUNE_DAYS 30
 #define DAY_S      86400.0
+#define NOT_GIVEN  UINT64_MAX
 
 typedef struct arguments {
     bool prune;
     bool dry_run;
-    double days; /* negative: not given */
+    uint64_t days; /* or NOT_GIVEN */
 } arguments;
 
 static double days_unused(const cli_cached *c)
@@ -40,8 +25,8 @@ static double days_unused(const cli_cached *c)
 
 static bool is_chosen(const arguments *a, const cli_cached *c)
 {
-    if (a->days >= 0)
-        return days_unused(c) >= a->days;
+    if (a->days != NOT_GIVEN)
+        return days_unused(c) >= (double)a->days;
     return !a->prune || c->is_aside || days_unused(c) >= PRUNE_DAYS;
 }
 
@@ -119,39 +104,51 @@ static dw_status show(const arguments *a, const cli_session *s, const cli_cached
     return DW_OK;
 }
 
-int dw_cmd_cache(int argc, char **argv)
+static int run(cli_session *s)
 {
-    enum { PRUNE = CLI_OPT_OWN, UNUSED_FOR, DRY_RUN };
-    static const struct option options[] = {
-        {"prune", no_argument, NULL, PRUNE},
-        {"unused-for", required_argument, NULL, UNUSED_FOR},
-        {"dry-run", no_argument, NULL, DRY_RUN},
-        CLI_COMMON_OPTIONS,
-    };
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = {.days = -1};
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        a.prune |= option == PRUNE;
-        a.dry_run |= option == DRY_RUN;
-        if (option == UNUSED_FOR)
-            a.days = (double)cli_parse_count(&s, "--unused-for", optarg);
-    }
+    arguments a = {.days = NOT_GIVEN};
+    cli_parse(s, &a);
     if (a.dry_run && !a.prune)
-        cli_usage_error(&s, "--dry-run needs --prune");
-    cli_expect_arguments(&s, argc, 0, 0);
+        cli_usage_error(s, "--dry-run needs --prune");
     dw_error err;
     cli_cached *list = NULL;
     size_t n = 0;
     json_t *rows = json_array();
     dw_status status = cli_cache_list(&list, &n, &err);
     if (status == DW_OK)
-        status = show(&a, &s, list, n, rows, &err);
-    if (status == DW_OK && s.json) {
+        status = show(&a, s, list, n, rows, &err);
+    if (status == DW_OK && s->json) {
         json_t *object = json_object();
         json_object_set(object, "copies", rows);
         cli_json_print(object);
     }
     json_decref(rows);
     cli_cache_free(list, n);
-    return status == DW_OK ? 0 : cli_fail(&s, &err, "cache", NULL);
+    return status == DW_OK ? 0 : cli_fail(s, &err, "cache", NULL);
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(FLAG, arguments, prune, "prune", NULL,
+                "remove copies that were not used for 30 days, and those of streams that "
+                "were deleted and made again")},
+    {CLI_OPTION(COUNT, arguments, days, "unused-for", "DAYS",
+                "list or remove only those unused for so long; 0: all")},
+    {CLI_OPTION(FLAG, arguments, dry_run, "dry-run", NULL,
+                "with --prune: only show what would be removed")},
+    {0},
+};
+
+const cli_verb cli_verb_cache = {
+    .name = "cache",
+    .summary = "list and remove the copies of models kept on this machine",
+    .usage = "[--prune] [--unused-for DAYS] [OPTION...]",
+    .about =
+        "Lists the copies of models that `publish` and `mirror` keep in "
+        "~/.cache/deltawire: the stream each is for, its size, and when it was last "
+        "used. A copy only saves time: if it is gone, the next publish reads it back "
+        "from the stream.",
+    .examples = "  deltawire cache\n"
+                "  deltawire cache --prune --unused-for 0\n",
+    .options = options,
+    .run = run,
+};

@@ -11,58 +11,11 @@
 #include "print.h"
 #include "progress_bar.h"
 
-static const char help[] =
-    "usage: deltawire convert DELTA -o OUT --base CKPT [--codec CODEC] [--trl v1|v3]\n"
-    "\n"
-    "Writes the same change in another codec. CKPT is the checkpoint that DELTA starts\n"
-    "from: class codes changes given the old weights.\n"
-    "\n"
-    "  -o, --output OUT     the file to write\n"
-    "  --base CKPT          the checkpoint that DELTA starts from\n"
-    "  --codec CODEC        class (the default), gap or raw\n"
-    "  --trl v1|v3          a file that TRL reads: raw, or with v3 gap if --codec says "
-    "so\n"
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire convert trl.safetensors -o small.safetensors --base model/\n"
-    "  deltawire convert small.safetensors -o trl.safetensors --base model/ --trl v1\n";
-
 typedef struct arguments {
     const char *delta, *output, *base;
     cli_codec_choice choice;
     dw_diff_options recode;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { CODEC = CLI_OPT_OWN, TRL, BASE };
-    static const struct option options[] = {
-        {"output", required_argument, NULL, 'o'},
-        {"codec", required_argument, NULL, CODEC},
-        {"trl", required_argument, NULL, TRL},
-        {"base", required_argument, NULL, BASE},
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {0};
-    dw_diff_options_init(&a.recode);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == 'o')
-            a.output = optarg;
-        else if (option == CODEC)
-            a.choice.codec = optarg;
-        else if (option == TRL)
-            a.choice.trl = optarg;
-        else if (option == BASE)
-            a.base = optarg;
-    }
-    cli_expect_arguments(s, argc, 1, 1);
-    if (!a.output || !a.base)
-        cli_usage_error(s, "%s is missing", a.output ? "--base CKPT" : "-o OUT");
-    cli_choose_codec(s, a.choice, &a.recode.codec, &a.recode.trl_layout);
-    a.recode.n_threads = s->n_threads;
-    a.delta = argv[optind];
-    return a;
-}
 
 static void print_report(const arguments *a, const cli_session *s,
                          const cli_delta_report *before, const cli_delta_report *after)
@@ -112,19 +65,48 @@ static int convert(arguments *a, const cli_session *s, const dw_delta *delta,
     return 0;
 }
 
-int dw_cmd_convert(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
+    arguments a = {0};
+    dw_diff_options_init(&a.recode);
+    cli_parse(s, &a);
+    cli_choose_codec(s, a.choice, &a.recode.codec, &a.recode.trl_layout);
+    a.recode.n_threads = s->n_threads;
+    a.delta = s->args[0];
     dw_delta *delta;
     dw_error err;
     if (dw_delta_open(&delta, a.delta, &err) != DW_OK)
-        return cli_fail(&s, &err, a.delta, NULL);
+        return cli_fail(s, &err, a.delta, NULL);
     cli_weights base;
-    int exit_code = cli_weights_open(&base, &s, a.base);
+    int exit_code = cli_weights_open(&base, s, a.base);
     if (exit_code == 0)
-        exit_code = convert(&a, &s, delta, &base);
+        exit_code = convert(&a, s, delta, &base);
     cli_weights_close(&base);
     dw_delta_close(delta);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, output, "output", "OUT", "the file to write"),
+     .letter = 'o', .required = true},
+    {CLI_OPTION(TEXT, arguments, base, "base", "CKPT",
+                "the checkpoint that DELTA starts from"),
+     .required = true},
+    {CLI_GROUP("codec", arguments, choice, cli_codec_choice, cli_codec_options)},
+    {0},
+};
+
+const cli_verb cli_verb_convert = {
+    .name = "convert",
+    .summary = "write a delta in another codec",
+    .usage = "DELTA -o OUT --base CKPT [OPTION...]",
+    .about = "Writes the same change in another codec. CKPT is the checkpoint that "
+             "DELTA starts from: class codes changes given the old weights.",
+    .examples = "  deltawire convert trl.safetensors -o small.safetensors --base model/\n"
+                "  deltawire convert small.safetensors -o trl.safetensors --base model/ "
+                "--trl v1\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -10,57 +10,11 @@
 #include "progress_bar.h"
 #include "stream_open.h"
 
-static const char help[] =
-    "usage: deltawire cp URL TO-URL [OPTION...]\n"
-    "\n"
-    "Copies a stream to another store: all records and objects that it still has. Each "
-    "is\n"
-    "checked. Followers of the copy see only whole versions. Run it again to copy new\n"
-    "versions.\n"
-    "\n" CLI_STORE_HELP "  --to-endpoint URL  --to-region NAME  --to-profile NAME\n"
-    "                       of the target; --endpoint, --region and --profile are the\n"
-    "                       source's\n" CLI_TRUST_HELP "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire cp s3://bucket/run file:///mirror/run\n"
-    "  deltawire cp s3://a/run s3://b/run --endpoint https://s3.one.example \\\n"
-    "      --to-endpoint https://s3.two.example --to-profile two\n";
-
 typedef struct arguments {
     cli_stream from;
     const char *to_url;
     dw_store_options to;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { TO_ENDPOINT = CLI_OPT_OWN, TO_REGION, TO_PROFILE };
-    static const struct option options[] = {
-        {"to-endpoint", required_argument, NULL, TO_ENDPOINT},
-        {"to-region", required_argument, NULL, TO_REGION},
-        {"to-profile", required_argument, NULL, TO_PROFILE},
-        CLI_TRUST_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {0};
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == TO_ENDPOINT)
-            a.to.endpoint = optarg;
-        else if (option == TO_REGION)
-            a.to.region = optarg;
-        else if (option == TO_PROFILE)
-            a.to.profile = optarg;
-        else if (cli_keys_takes(option))
-            cli_keys_take(&a.from.keys, s, option);
-        else
-            cli_store_option(&a.from.options, s, option);
-    }
-    cli_expect_arguments(s, argc, 2, 2);
-    a.to.deadline_ms = a.from.options.deadline_ms;
-    a.from.url = argv[optind];
-    a.to_url = argv[optind + 1];
-    return a;
-}
 
 static void print_report(const cli_session *s, const arguments *a,
                          const dw_copy_report *report, double t_copy)
@@ -103,17 +57,44 @@ static int copy(arguments *a, const cli_session *s, dw_store *to)
     return 0;
 }
 
-int dw_cmd_cp(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
+    arguments a = {0};
+    cli_parse(s, &a);
+    a.to.deadline_ms = a.from.options.deadline_ms;
+    a.from.url = s->args[0];
+    a.to_url = s->args[1];
     dw_store *to = NULL;
-    int exit_code = cli_stream_open(&a.from, &s);
+    int exit_code = cli_stream_open(&a.from, s);
     if (exit_code == 0)
-        exit_code = cli_store_open(&to, &s, a.to_url, &a.to);
+        exit_code = cli_store_open(&to, s, a.to_url, &a.to);
     if (exit_code == 0)
-        exit_code = copy(&a, &s, to);
+        exit_code = copy(&a, s, to);
     dw_store_close(to);
     cli_stream_close(&a.from);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_GROUP("to", arguments, to, dw_store_options, cli_to_store_options)},
+    {CLI_GROUP("stream", arguments, from, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_cp = {
+    .name = "cp",
+    .summary = "copy a stream to another store",
+    .usage = "URL TO-URL [OPTION...]",
+    .about =
+        "Copies a stream to another store: all records and objects that it still "
+        "has. Each is checked. Followers of the copy see only whole versions. Run it "
+        "again to copy new versions.",
+    .examples =
+        "  deltawire cp s3://bucket/run file:///mirror/run\n"
+        "  deltawire cp s3://a/run s3://b/run --endpoint https://s3.one.example \\\n"
+        "      --to-endpoint https://s3.two.example --to-profile two\n",
+    .options = options,
+    .n_least = 2,
+    .n_most = 2,
+    .run = run,
+};

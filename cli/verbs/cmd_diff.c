@@ -13,72 +13,12 @@
 #include "print.h"
 #include "progress_bar.h"
 
-static const char help[] =
-    "usage: deltawire diff OLD NEW -o DELTA [OPTION...]\n"
-    "\n"
-    "Writes what changed between two checkpoints (files, index files or directories),\n"
-    "bit for bit. The delta appears whole and synced, or not at all.\n"
-    "\n"
-    "  -o, --output DELTA   the file to write\n"
-    "  --codec CODEC        auto (the default, which is class), class, gap or raw\n"
-    "  --trl v1|v3          a file that TRL reads: raw, or with v3 gap if --codec says "
-    "so\n"
-    "  --from N, --to N     version numbers to carry; 0 and 1, or --to is --from + 1\n"
-    "  --check              also decode the written file against OLD\n"
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire diff step_0/ step_1/ -o step_1.safetensors\n"
-    "  deltawire diff old.safetensors new.safetensors -o d.safetensors --trl v1\n";
-
 typedef struct arguments {
     const char *old_path, *new_path, *output;
     cli_codec_choice choice;
     dw_diff_options diff;
     bool check;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { CODEC = CLI_OPT_OWN, TRL, FROM, TO, CHECK };
-    static const struct option options[] = {
-        {"output", required_argument, NULL, 'o'},
-        {"codec", required_argument, NULL, CODEC},
-        {"trl", required_argument, NULL, TRL},
-        {"from", required_argument, NULL, FROM},
-        {"to", required_argument, NULL, TO},
-        {"check", no_argument, NULL, CHECK},
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {0};
-    bool has_to = false;
-    dw_diff_options_init(&a.diff);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == 'o')
-            a.output = optarg;
-        else if (option == CODEC)
-            a.choice.codec = optarg;
-        else if (option == TRL)
-            a.choice.trl = optarg;
-        else if (option == FROM)
-            a.diff.base_version = cli_parse_count(s, "--from", optarg);
-        else if (option == TO)
-            a.diff.new_version = cli_parse_count(s, "--to", optarg), has_to = true;
-        else if (option == CHECK)
-            a.check = true;
-    }
-    cli_expect_arguments(s, argc, 2, 2);
-    if (!a.output)
-        cli_usage_error(s, "-o DELTA is missing");
-    if (!has_to)
-        a.diff.new_version = a.diff.base_version + 1;
-    if (a.diff.new_version <= a.diff.base_version)
-        cli_usage_error(s, "--to must be greater than --from");
-    cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
-    a.diff.n_threads = s->n_threads;
-    a.old_path = argv[optind];
-    a.new_path = argv[optind + 1];
-    return a;
-}
 
 /* Both lists are sorted, so the first name that differs is missing on one side. */
 static dw_status check_same_names(const cli_weights *old, const cli_weights *new,
@@ -184,18 +124,57 @@ static int diff(arguments *a, const cli_session *s, const cli_weights *old,
     return 0;
 }
 
-int dw_cmd_diff(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
+    arguments a = {0};
+    dw_diff_options_init(&a.diff);
+    a.diff.new_version = DW_NO_VERSION;
+    cli_parse(s, &a);
+    if (a.diff.new_version == DW_NO_VERSION)
+        a.diff.new_version = a.diff.base_version + 1;
+    if (a.diff.new_version <= a.diff.base_version)
+        cli_usage_error(s, "--to must be greater than --from");
+    cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
+    a.diff.n_threads = s->n_threads;
+    a.old_path = s->args[0];
+    a.new_path = s->args[1];
     cli_weights old, new;
-    int exit_code = cli_weights_open(&old, &s, a.old_path);
+    int exit_code = cli_weights_open(&old, s, a.old_path);
     if (exit_code != 0)
         return exit_code;
-    exit_code = cli_weights_open(&new, &s, a.new_path);
+    exit_code = cli_weights_open(&new, s, a.new_path);
     if (exit_code == 0)
-        exit_code = diff(&a, &s, &old, &new);
+        exit_code = diff(&a, s, &old, &new);
     cli_weights_close(&old);
     cli_weights_close(&new);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, output, "output", "DELTA", "the file to write"),
+     .letter = 'o', .required = true},
+    {CLI_GROUP("codec", arguments, choice, cli_codec_choice, cli_codec_options)},
+    {CLI_OPTION(COUNT, arguments, diff.base_version, "from", "N",
+                "the version number of OLD that the delta carries (0)")},
+    {CLI_OPTION(COUNT, arguments, diff.new_version, "to", "N",
+                "that of NEW; default: --from + 1")},
+    {CLI_OPTION(FLAG, arguments, check, "check", NULL,
+                "also decode the written file against OLD")},
+    {0},
+};
+
+const cli_verb cli_verb_diff = {
+    .name = "diff",
+    .summary = "write what changed between two checkpoints",
+    .usage = "OLD NEW -o DELTA [OPTION...]",
+    .about = "Writes what changed between two checkpoints (files, index files or "
+             "directories), bit for bit. The delta appears whole and synced, or not at "
+             "all.",
+    .examples =
+        "  deltawire diff step_0/ step_1/ -o step_1.safetensors\n"
+        "  deltawire diff old.safetensors new.safetensors -o d.safetensors --trl v1\n",
+    .options = options,
+    .n_least = 2,
+    .n_most = 2,
+    .run = run,
+};

@@ -13,68 +13,11 @@
 #include "stream_info.h"
 #include "stream_open.h"
 
-static const char help[] =
-    "usage: deltawire gc URL --keep N [--dry-run] [OPTION...]\n"
-    "       deltawire gc URL --forget ID\n"
-    "\n"
-    "Removes objects that neither the newest N versions nor a follower that reports "
-    "needs,\n"
-    "and lists them. May run beside publishers and followers. The records of all "
-    "versions\n"
-    "stay, so that the log is complete.\n"
-    "\n"
-    "  --keep N             versions that stay reachable, at least 1\n"
-    "  --dry-run            only list what would be removed\n"
-    "  --forget ID          take a follower off the list, so that it holds nothing "
-    "back\n" CLI_STORE_HELP CLI_TRUST_HELP "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
-    "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n";
-
 typedef struct arguments {
     cli_stream stream;
     dw_collect_options collect;
     const char *forget;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { KEEP = CLI_OPT_OWN, DRY_RUN, FORGET };
-    static const struct option options[] = {
-        {"keep", required_argument, NULL, KEEP},
-        {"dry-run", no_argument, NULL, DRY_RUN},
-        {"forget", required_argument, NULL, FORGET},
-        CLI_TRUST_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {0};
-    dw_collect_options_init(&a.collect);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == KEEP) {
-            a.collect.n_keep = cli_parse_count(s, "--keep", optarg);
-            if (a.collect.n_keep == 0)
-                cli_usage_error(s, "--keep: at least 1");
-        } else if (option == DRY_RUN) {
-            a.collect.dry_run = true;
-        } else if (option == FORGET) {
-            a.forget = optarg;
-        } else if (cli_keys_takes(option)) {
-            cli_keys_take(&a.stream.keys, s, option);
-        } else {
-            cli_store_option(&a.stream.options, s, option);
-        }
-    }
-    cli_expect_arguments(s, argc, 1, 1);
-    if (!a.forget && a.collect.n_keep == 0)
-        cli_usage_error(s,
-                        "--keep N is missing: how many of the newest versions to keep");
-    if (a.forget && a.collect.n_keep > 0)
-        cli_usage_error(s,
-                        "--forget takes no other options of gc: run gc --keep after it");
-    a.stream.url = argv[optind];
-    return a;
-}
 
 /* ---- removing ---- */
 
@@ -205,13 +148,50 @@ static int forget(const arguments *a, const cli_session *s)
     return 0;
 }
 
-int dw_cmd_gc(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
-    int exit_code = cli_stream_open(&a.stream, &s);
+    arguments a = {0};
+    dw_collect_options_init(&a.collect);
+    cli_parse(s, &a);
+    if (!a.forget && a.collect.n_keep == 0)
+        cli_usage_error(s,
+                        "--keep N is missing: how many of the newest versions to keep, "
+                        "at least 1");
+    if (a.forget && a.collect.n_keep > 0)
+        cli_usage_error(s,
+                        "--forget takes no other options of gc: run gc --keep after it");
+    a.stream.url = s->args[0];
+    int exit_code = cli_stream_open(&a.stream, s);
     if (exit_code == 0)
-        exit_code = a.forget ? forget(&a, &s) : collect(&a, &s);
+        exit_code = a.forget ? forget(&a, s) : collect(&a, s);
     cli_stream_close(&a.stream);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(COUNT, arguments, collect.n_keep, "keep", "N",
+                "versions that stay reachable, at least 1")},
+    {CLI_OPTION(FLAG, arguments, collect.dry_run, "dry-run", NULL,
+                "only list what would be removed")},
+    {CLI_OPTION(TEXT, arguments, forget, "forget", "ID",
+                "take a follower off the list, so that it holds nothing back")},
+    {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_gc = {
+    .name = "gc",
+    .summary = "remove old versions of a stream",
+    .usage = "URL --keep N [--dry-run] [OPTION...]\n"
+             "URL --forget ID",
+    .about =
+        "Removes objects that neither the newest N versions nor a follower that "
+        "reports needs, and lists them. May run beside publishers and followers. The "
+        "records of all versions stay, so that the log is complete.",
+    .examples = "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
+                "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

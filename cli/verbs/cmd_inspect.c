@@ -13,23 +13,6 @@
 #include "print.h"
 #include "quant_names.h"
 
-static const char help[] =
-    "usage: deltawire inspect FILE [--tensors]\n"
-    "       deltawire inspect URL [--at N] [--file NAME] [OPTION...]\n"
-    "\n"
-    "Shows what a delta, or a checkpoint (file, index file or directory), holds. Only\n"
-    "headers and checksums are read. Of a stream it shows a version and its companion\n"
-    "files, such as config.json.\n"
-    "\n"
-    "  --tensors            a row for each tensor\n"
-    "  --at N               of a stream; default: the newest\n"
-    "  --file NAME          write this companion file to "
-    "stdout\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire inspect step_000007.safetensors --tensors\n"
-    "  deltawire inspect model/ --json\n"
-    "  deltawire inspect s3://bucket/run --file config.json\n";
-
 /* ---- shapes ---- */
 
 #define SHAPE_SIZE 256 /* longer ones are cut */
@@ -273,48 +256,58 @@ static int inspect(const cli_session *s, const char *path, bool tensors)
     return exit_code;
 }
 
-int dw_cmd_inspect(int argc, char **argv)
+typedef struct arguments {
+    bool tensors;
+    cli_stream stream;
+    uint64_t version;
+    const char *name;
+} arguments;
+
+static int run(cli_session *s)
 {
-    enum { TENSORS = CLI_OPT_OWN, AT, FILE_NAME };
-    static const struct option options[] = {{"tensors", no_argument, NULL, TENSORS},
-                                            {"at", required_argument, NULL, AT},
-                                            {"file", required_argument, NULL, FILE_NAME},
-                                            CLI_TRUST_OPTIONS,
-                                            CLI_STORE_OPTIONS,
-                                            CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
-    cli_stream stream = {0};
-    bool tensors = false;
-    const char *name = NULL;
-    bool for_stream = false; /* an option was given that only streams take */
-    uint64_t version = DW_NEWEST;
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (option == TENSORS) {
-            tensors = true;
-            continue;
-        }
-        for_stream = true;
-        if (option == AT)
-            version = cli_parse_version(&s, "--at", optarg);
-        else if (option == FILE_NAME)
-            name = optarg;
-        else if (cli_keys_takes(option))
-            cli_keys_take(&stream.keys, &s, option);
-        else
-            cli_store_option(&stream.options, &s, option);
-    }
-    cli_expect_arguments(&s, argc, 1, 1);
-    stream.url = argv[optind];
-    const bool is_stream = cli_is_stream(stream.url);
-    if (is_stream && tensors)
-        cli_usage_error(&s, "--tensors is for deltas and checkpoints, not for streams");
+    arguments a = {.version = DW_NEWEST};
+    cli_parse(s, &a);
+    const bool for_stream =
+        a.version != DW_NEWEST || a.name || cli_any_given(cli_stream_options, &a.stream);
+    a.stream.url = s->args[0];
+    const bool is_stream = cli_is_stream(a.stream.url);
+    if (is_stream && a.tensors)
+        cli_usage_error(s, "--tensors is for deltas and checkpoints, not for streams");
     if (!is_stream && for_stream)
-        cli_usage_error(&s,
+        cli_usage_error(s,
                         "--at, --file and the options of stores are for "
                         "streams, and %s is none",
-                        stream.url);
-    const int exit_code = is_stream ? cli_inspect_stream(&stream, &s, version, name)
-                                    : inspect(&s, stream.url, tensors);
-    cli_stream_close(&stream);
+                        a.stream.url);
+    const int exit_code = is_stream ? cli_inspect_stream(&a.stream, s, a.version, a.name)
+                                    : inspect(s, a.stream.url, a.tensors);
+    cli_stream_close(&a.stream);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(FLAG, arguments, tensors, "tensors", NULL, "a row for each tensor")},
+    {CLI_OPTION(VERSION, arguments, version, "at", "N",
+                "the version of a stream; default: the newest")},
+    {CLI_OPTION(TEXT, arguments, name, "file", "NAME",
+                "write this companion file to stdout")},
+    {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_inspect = {
+    .name = "inspect",
+    .summary = "show what a delta, a checkpoint or a version holds",
+    .usage = "FILE [--tensors]\n"
+             "URL [--at N] [--file NAME] [OPTION...]",
+    .about =
+        "Shows what a delta, or a checkpoint (file, index file or directory), holds. "
+        "Only headers and checksums are read. Of a stream it shows a version and its "
+        "companion files, such as config.json.",
+    .examples = "  deltawire inspect step_000007.safetensors --tensors\n"
+                "  deltawire inspect model/ --json\n"
+                "  deltawire inspect s3://bucket/run --file config.json\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -13,19 +13,6 @@
 #include "json_out.h"
 #include "print.h"
 
-static const char help[] =
-    "usage: deltawire keygen FILE\n"
-    "\n"
-    "Makes a new Ed25519 key: the secret one in FILE, which only you can read, the "
-    "public\n"
-    "one in FILE.pub. Give the first to the trainer, the second to followers.\n"
-    "\n"
-    "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire keygen trainer.key\n"
-    "  deltawire publish s3://bucket/run ckpt/ --sign-key trainer.key\n"
-    "  deltawire pull s3://bucket/run --into model/ --trust trainer.key.pub\n";
-
 /* Fails if there is a file of that name: a key is never overwritten. */
 static FILE *create(const char *path, dw_error *err)
 {
@@ -77,26 +64,38 @@ static void print_keys(const cli_session *s, const char *path, const char *publi
     printf("\ndeltawire pull URL --into DIR --trust %s\n", text);
 }
 
-int dw_cmd_keygen(int argc, char **argv)
+static int run(cli_session *s)
 {
-    static const struct option options[] = {CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
-    while (cli_next_option(&s, argc, argv, options) != -1)
-        ;
-    cli_expect_arguments(&s, argc, 1, 1);
-    const char *path = argv[optind];
+    cli_parse(s, NULL);
+    const char *path = s->args[0];
     size_t n_bytes = strlen(path) + sizeof ".pub";
     char *public_path = malloc(n_bytes);
     if (!public_path)
-        return cli_fail_as(&s, "no memory", path, "out of memory", NULL);
+        return cli_fail_as(s, "no memory", path, "out of memory", NULL);
     snprintf(public_path, n_bytes, "%s.pub", path);
     char text[DW_PUBLIC_KEY_TEXT];
     dw_error err;
     int exit_code = 0;
     if (make_keys(path, public_path, text, &err) == DW_OK)
-        print_keys(&s, path, public_path, text);
+        print_keys(s, path, public_path, text);
     else
-        exit_code = cli_fail(&s, &err, path, NULL);
+        exit_code = cli_fail(s, &err, path, NULL);
     free(public_path);
     return exit_code;
 }
+
+const cli_verb cli_verb_keygen = {
+    .name = "keygen",
+    .summary = "make a key to sign versions with",
+    .usage = "FILE",
+    .about = "Makes a new Ed25519 key: the secret one in FILE, which only you can read, "
+             "the public one in FILE.pub. Give the first to the trainer, the second to "
+             "followers.",
+    .examples =
+        "  deltawire keygen trainer.key\n"
+        "  deltawire publish s3://bucket/run ckpt/ --sign-key trainer.key\n"
+        "  deltawire pull s3://bucket/run --into model/ --trust trainer.key.pub\n",
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -13,19 +13,6 @@
 #include "stream_info.h"
 #include "stream_open.h"
 
-static const char help[] =
-    "usage: deltawire log URL [-n N] [OPTION...]\n"
-    "\n"
-    "Lists the versions of a stream, newest first: the weights each changed, its size, "
-    "the\n"
-    "shortcuts to it (anchors and folds), its signer.\n"
-    "\n"
-    "  -n N                 at most so many; default 20, 0: "
-    "all\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire log s3://bucket/run\n"
-    "  deltawire log s3://bucket/run -n 0 --json\n";
-
 #define N_DEFAULT      20
 #define SHORT_DIGITS   8
 #define STEP_COLUMNS   16
@@ -257,30 +244,41 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
     return exit_code;
 }
 
-int dw_cmd_log(int argc, char **argv)
+typedef struct arguments {
+    cli_stream stream;
+    uint64_t n_most;
+} arguments;
+
+static int run(cli_session *s)
 {
-    static const struct option options[] = {
-        {"number", required_argument, NULL, 'n'},
-        CLI_TRUST_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    cli_session s = cli_session_start(argc, argv, help);
-    cli_stream stream = {0};
-    uint64_t n_most = N_DEFAULT;
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (option == 'n')
-            n_most = cli_parse_count(&s, "-n", optarg);
-        else if (cli_keys_takes(option))
-            cli_keys_take(&stream.keys, &s, option);
-        else
-            cli_store_option(&stream.options, &s, option);
-    }
-    cli_expect_arguments(&s, argc, 1, 1);
-    stream.url = argv[optind];
-    int exit_code = cli_stream_open(&stream, &s);
+    arguments a = {.n_most = N_DEFAULT};
+    cli_parse(s, &a);
+    a.stream.url = s->args[0];
+    int exit_code = cli_stream_open(&a.stream, s);
     if (exit_code == 0)
-        exit_code = print_log(&stream, n_most, &s);
-    cli_stream_close(&stream);
+        exit_code = print_log(&a.stream, a.n_most, s);
+    cli_stream_close(&a.stream);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(COUNT, arguments, n_most, "number", "N", "at most so many (20); 0: all"),
+     .letter = 'n'},
+    {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_log = {
+    .name = "log",
+    .summary = "list the versions of a stream",
+    .usage = "URL [-n N] [OPTION...]",
+    .about =
+        "Lists the versions of a stream, newest first: the weights each changed, its "
+        "size, the shortcuts to it (anchors and folds), its signer.",
+    .examples = "  deltawire log s3://bucket/run\n"
+                "  deltawire log s3://bucket/run -n 0 --json\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -4,39 +4,13 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "follow_options.h"
 #include "json_out.h"
 #include "print.h"
 #include "progress_bar.h"
-#include "snapshot_options.h"
 #include "stream_info.h"
 #include "stream_open.h"
 #include "sync_report.h"
-
-static const char help[] =
-    "usage: deltawire pull URL --into DIR [--at N] [OPTION...]\n"
-    "\n"
-    "Brings a checkpoint directory to a version of a stream by the cheapest route. The\n"
-    "directory is made if it is missing, and patched in place if it holds an older\n"
-    "version. Every step is verified before the first byte of the directory changes. If\n"
-    "it is killed, the same command run again finishes the work. Weights that are "
-    "links,\n"
-    "as in the Hugging Face cache, become private files of DIR; the files they point to\n"
-    "stay as they are.\n"
-    "\n"
-    "Files that the version carries beside the weights, such as config.json and those "
-    "of\n"
-    "the tokenizer, are installed in DIR. Files of your own in DIR are never replaced.\n"
-    "\n"
-    "  --into DIR           the checkpoint directory; made, with those above it, if "
-    "it\n"
-    "                       is not there\n"
-    "  --at N               the version; default: the newest\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not "
-    "uploaded\n" CLI_SNAPSHOT_HELP CLI_TRUST_HELP CLI_STORE_HELP
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire pull s3://bucket/run --into model/\n"
-    "  deltawire pull s3://bucket/run --into model/ --at 120 --trust trainer.key.pub\n";
 
 typedef struct arguments {
     const char *url;
@@ -46,40 +20,6 @@ typedef struct arguments {
     dw_follow_options follow;
     uint64_t goal;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { INTO = CLI_OPT_OWN, AT, BASE };
-    static const struct option options[] = {
-        {"into", required_argument, NULL, INTO},
-        {"at", required_argument, NULL, AT},
-        {"base", required_argument, NULL, BASE},
-        CLI_TRUST_OPTIONS,
-        CLI_SNAPSHOT_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {.goal = DW_NEWEST};
-    dw_follow_options_init(&a.follow);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == INTO)
-            a.follow.into = optarg;
-        else if (option == AT)
-            a.goal = cli_parse_version(s, "--at", optarg);
-        else if (option == BASE)
-            a.follow.base = optarg;
-        else if (cli_keys_takes(option))
-            cli_keys_take(&a.keys, s, option);
-        else if (!cli_snapshot_option(&a.follow, s, option))
-            cli_store_option(&a.store, s, option);
-    }
-    cli_expect_arguments(s, argc, 1, 1);
-    if (!a.follow.into)
-        cli_usage_error(s, "--into DIR is missing");
-    a.follow.n_threads = s->n_threads;
-    a.url = argv[optind];
-    return a;
-}
 
 static void print_report(const arguments *a, const cli_session *s,
                          const dw_follower *follower, const dw_follow_report *report,
@@ -139,17 +79,56 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     return status == DW_OK ? 0 : cli_open_fail(s, store, &err, a->url);
 }
 
-int dw_cmd_pull(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
+    arguments a = {.goal = DW_NEWEST};
+    dw_follow_options_init(&a.follow);
+    cli_parse(s, &a);
+    a.follow.n_threads = s->n_threads;
+    a.url = s->args[0];
     dw_store *store = NULL;
-    int exit_code = cli_keys_load(&a.keys, &s);
+    int exit_code = cli_keys_load(&a.keys, s);
     if (exit_code == 0)
-        exit_code = cli_store_open(&store, &s, a.url, &a.store);
+        exit_code = cli_store_open(&store, s, a.url, &a.store);
     if (exit_code == 0)
-        exit_code = pull(&a, &s, store);
+        exit_code = pull(&a, s, store);
     dw_store_close(store);
     cli_keys_release(&a.keys);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, follow.into, "into", "DIR", CLI_INTO_HELP),
+     .required = true},
+    {CLI_OPTION(VERSION, arguments, goal, "at", "N", "the version; default: the newest")},
+    {CLI_GROUP("own", arguments, follow, dw_follow_options, cli_follow_options)},
+    {CLI_GROUP("trust", arguments, keys, cli_keys, cli_trust_options)},
+    {CLI_GROUP("store", arguments, store, dw_store_options, cli_store_options)},
+    {0},
+};
+
+const cli_verb cli_verb_pull = {
+    .name = "pull",
+    .summary = "bring a directory to a version of a stream",
+    .usage = "URL --into DIR [--at N] [OPTION...]",
+    .about =
+        "Brings a checkpoint directory to a version of a stream by the cheapest route. "
+        "The directory is made if it is missing, and patched in place if it holds an "
+        "older "
+        "version. Every step is verified before the first byte of the directory changes. "
+        "If it is killed, the same command run again finishes the work. Weights that are "
+        "links, as in the Hugging Face cache, become private files of DIR; the files "
+        "they "
+        "point to stay as they are.\n\n"
+        "Files that the version carries beside the weights, such as config.json and "
+        "those "
+        "of the tokenizer, are installed in DIR. Files of your own in DIR are never "
+        "replaced.",
+    .examples = "  deltawire pull s3://bucket/run --into model/\n"
+                "  deltawire pull s3://bucket/run --into model/ --at 120 "
+                "--trust trainer.key.pub\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

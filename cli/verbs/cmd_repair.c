@@ -13,111 +13,12 @@
 #include "publish_files.h"
 #include "stream_open.h"
 
-static const char help[] =
-    "usage: deltawire repair URL [CKPT] [OPTION...]\n"
-    "\n"
-    "Lets a stream continue whose newest versions cannot be decoded or have lost "
-    "objects.\n"
-    "Writes one more version that holds the whole model and needs no version before it:\n"
-    "CKPT or, without it, the newest version that can still be rebuilt. Followers cross\n"
-    "over to it by themselves, and publish continues after it. deltawire verify URL "
-    "shows\n"
-    "which version is broken. Stop the trainer first: this takes the stream over from "
-    "it.\n"
-    "\n"
-    "  --step TEXT          the trainer's own number of this version\n"
-    "  --notes TEXT         free text, up to 4096 bytes\n"
-    "  --work DIR           room for a copy of the model; default: TMPDIR\n"
-    "  --base CKPT          the checkpoint behind a version 0 that was not uploaded\n"
-    "  --sign-key FILE      sign with this key; see deltawire keygen\n"
-    "  --new-key            allow another key, or none, for a stream that is "
-    "signed\n" CLI_TRUST_HELP
-    "  --single-writer      accept a store that cannot keep two writers apart\n"
-    "  --no-provenance      do not record this machine's name and the library's "
-    "version\n" CLI_WITH_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire repair s3://bucket/run output/checkpoint-1200\n"
-    "  deltawire repair s3://bucket/run --work /scratch\n";
-
 typedef struct arguments {
     cli_stream stream;
     const char *checkpoint; /* or NULL */
     dw_publish_options options;
     cli_with with;
 } arguments;
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum {
-        STEP = CLI_OPT_OWN,
-        NOTES,
-        WORK,
-        BASE,
-        SIGN_KEY,
-        NEW_KEY,
-        SINGLE_WRITER,
-        NO_PROVENANCE
-    };
-    static const struct option options[] = {
-        {"step", required_argument, NULL, STEP},
-        {"notes", required_argument, NULL, NOTES},
-        {"work", required_argument, NULL, WORK},
-        {"base", required_argument, NULL, BASE},
-        {"sign-key", required_argument, NULL, SIGN_KEY},
-        {"new-key", no_argument, NULL, NEW_KEY},
-        CLI_TRUST_OPTIONS,
-        {"single-writer", no_argument, NULL, SINGLE_WRITER},
-        {"no-provenance", no_argument, NULL, NO_PROVENANCE},
-        CLI_WITH_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {0};
-    dw_publish_options_init(&a.options);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        switch (option) {
-        case STEP:
-            a.options.first_step = optarg;
-            break;
-        case NOTES:
-            a.options.first_notes = optarg;
-            break;
-        case WORK:
-            a.options.spool_dir = optarg;
-            break;
-        case BASE:
-            a.options.base = optarg;
-            break;
-        case SIGN_KEY:
-            a.stream.keys.sign_path = optarg;
-            break;
-        case NEW_KEY:
-            a.options.new_key = true;
-            break;
-        case CLI_OPT_TRUST:
-        case CLI_OPT_STREAM:
-            cli_keys_take(&a.stream.keys, s, option);
-            break;
-        case SINGLE_WRITER:
-            a.options.single_writer = true;
-            break;
-        case NO_PROVENANCE:
-            a.options.no_provenance = true;
-            break;
-        default:
-            if (!cli_with_option(&a.with, s, option))
-                cli_store_option(&a.stream.options, s, option);
-        }
-    }
-    cli_expect_arguments(s, argc, 1, 2);
-    a.options.n_threads = s->n_threads;
-    a.stream.url = argv[optind];
-    a.checkpoint = argc - optind == 2 ? argv[optind + 1] : NULL;
-    if (!a.checkpoint && a.with.n_with + a.with.n_without > 0)
-        cli_usage_error(s, "--with and --without choose from the files of a checkpoint: "
-                           "name one");
-    return a;
-}
 
 static void print_report(const dw_repair_report *r, const arguments *a,
                          const cli_session *s)
@@ -182,13 +83,58 @@ static int repair(arguments *a, const cli_session *s)
     return 0;
 }
 
-int dw_cmd_repair(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
-    int exit_code = cli_stream_open(&a.stream, &s);
+    arguments a = {0};
+    dw_publish_options_init(&a.options);
+    cli_parse(s, &a);
+    a.options.n_threads = s->n_threads;
+    a.stream.url = s->args[0];
+    a.checkpoint = s->n_args == 2 ? s->args[1] : NULL;
+    if (!a.checkpoint && cli_any_given(cli_with_options, &a.with))
+        cli_usage_error(s, "--with and --without choose from the files of a checkpoint: "
+                           "name one");
+    int exit_code = cli_stream_open(&a.stream, s);
     if (exit_code == 0)
-        exit_code = repair(&a, &s);
+        exit_code = repair(&a, s);
     cli_stream_close(&a.stream);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, options.first_step, "step", "TEXT",
+                "the trainer's own number of this version")},
+    {CLI_OPTION(TEXT, arguments, options.first_notes, "notes", "TEXT",
+                "free text, up to 4096 bytes")},
+    {CLI_OPTION(TEXT, arguments, options.spool_dir, "work", "DIR",
+                "room for a copy of the model; default: TMPDIR")},
+    {CLI_OPTION(TEXT, arguments, options.base, "base", "CKPT",
+                "the checkpoint behind a version 0 that was not uploaded")},
+    {CLI_OPTION(TEXT, arguments, stream.keys.sign_path, "sign-key", "FILE",
+                "sign with this key; see deltawire keygen")},
+    {CLI_GROUP("own", arguments, options, dw_publish_options, cli_writer_options)},
+    {CLI_GROUP("with", arguments, with, cli_with, cli_with_options)},
+    {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_repair = {
+    .name = "repair",
+    .summary = "let a stream go on whose newest version is broken",
+    .usage = "URL [CKPT] [OPTION...]",
+    .about =
+        "Lets a stream continue whose newest versions cannot be decoded or have lost "
+        "objects. Writes one more version that holds the whole model and needs no "
+        "version "
+        "before it: CKPT or, without it, the newest version that can still be rebuilt. "
+        "Followers cross over to it by themselves, and publish continues after it. "
+        "deltawire verify URL shows which version is broken. Stop the trainer first: "
+        "this "
+        "takes the stream over from it.",
+    .examples = "  deltawire repair s3://bucket/run output/checkpoint-1200\n"
+                "  deltawire repair s3://bucket/run --work /scratch\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 2,
+    .run = run,
+};

@@ -18,26 +18,6 @@
 
 #define DEFAULT_LISTEN "127.0.0.1:9470"
 
-static const char help[] =
-    "usage: deltawire serve-status URL [--listen HOST:PORT] [OPTION...]\n"
-    "\n"
-    "Shows a stream in a browser: its versions, their sizes, and the versions that its\n"
-    "followers have. The same is available as JSON (/status) and for Prometheus\n"
-    "(/metrics). Runs until SIGINT or SIGTERM; while the store fails, it shows the "
-    "error\n"
-    "and tries again.\n"
-    "\n"
-    "  --listen HOST:PORT   default " DEFAULT_LISTEN "; port 0: any that is free\n"
-    "                       elsewhere than on loopback a token and TLS are "
-    "needed\n" CLI_AGENT_HELP "  --interval S         ask the store every S "
-    "seconds (5)\n" CLI_TRUST_HELP CLI_STORE_HELP
-    "  --json               one JSON object a line for each event\n"
-    "  --quiet  --help\n"
-    "\n"
-    "  deltawire serve-status s3://bucket/run\n"
-    "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
-    "      --token-file token --tls-cert cert.pem --tls-key key.pem\n";
-
 #define N_COMMITS   200  /* how many of the existing versions to show at the start */
 #define T_FOLLOWERS 60.0 /* seconds between reads of the reports while nobody watches */
 
@@ -196,7 +176,7 @@ static dw_status serve(server *v, dw_error *err)
     }
 }
 
-static int run(server *v)
+static int serve_until_signal(server *v)
 {
     dw_error err;
     int exit_code = cli_agent_start(&v->agent, &v->options, v->s);
@@ -215,44 +195,50 @@ static int run(server *v)
     return 0;
 }
 
-static void parse(server *v, cli_session *s, int argc, char **argv)
+static int run(cli_session *s)
 {
-    enum { INTERVAL = CLI_OPT_OWN };
-    static const struct option options[] = {
-        {"interval", required_argument, NULL, INTERVAL},
-        CLI_TRUST_OPTIONS,
-        CLI_AGENT_OPTIONS,
-        CLI_STORE_OPTIONS,
-        CLI_COMMON_OPTIONS,
-    };
-    *v = (server){.s = s, .interval = 5, .head = DW_NO_VERSION};
-    cli_agent_options_init(&v->options);
-    v->options.agent.listen = DEFAULT_LISTEN;
-    v->options.agent.stream_only = true;
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        if (option == INTERVAL)
-            v->interval = cli_parse_seconds(s, "--interval", optarg);
-        else if (cli_keys_takes(option))
-            cli_keys_take(&v->stream.keys, s, option);
-        else if (!cli_agent_option(&v->options, option))
-            cli_store_option(&v->stream.options, s, option);
-    }
-    cli_agent_options_check(&v->options, s);
-    cli_expect_arguments(s, argc, 1, 1);
-    v->stream.url = v->outage.subject = argv[optind];
-    v->outage.max_wait = v->interval;
-}
-
-int dw_cmd_serve_status(int argc, char **argv)
-{
-    cli_session s = cli_session_start(argc, argv, help);
-    server v;
-    parse(&v, &s, argc, argv);
-    int exit_code = cli_keys_load(&v.stream.keys, &s);
+    server v = {.s = s, .interval = 5, .head = DW_NO_VERSION};
+    cli_agent_options_init(&v.options);
+    v.options.agent.listen = DEFAULT_LISTEN;
+    v.options.agent.stream_only = true;
+    cli_parse(s, &v);
+    cli_agent_options_check(&v.options, s);
+    v.stream.url = v.outage.subject = s->args[0];
+    v.outage.max_wait = v.interval;
+    int exit_code = cli_keys_load(&v.stream.keys, s);
     if (exit_code == 0)
-        exit_code = cli_store_open(&v.stream.store, &s, v.stream.url, &v.stream.options);
+        exit_code = cli_store_open(&v.stream.store, s, v.stream.url, &v.stream.options);
     if (exit_code == 0)
-        exit_code = run(&v);
+        exit_code = serve_until_signal(&v);
     cli_stream_close(&v.stream);
     return exit_code;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, server, options.agent.listen, "listen", "HOST:PORT",
+                "default " DEFAULT_LISTEN "; port 0: any that is free. Elsewhere than on "
+                "loopback a token and TLS are needed")},
+    {CLI_GROUP("agent", server, options, cli_agent_options, cli_agent_rows)},
+    {CLI_OPTION(SECONDS, server, interval, "interval", "S",
+                "ask the store every S seconds (5)")},
+    {CLI_GROUP("stream", server, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+const cli_verb cli_verb_serve_status = {
+    .name = "serve-status",
+    .summary = "show a stream in a browser, and as metrics",
+    .usage = "URL [--listen HOST:PORT] [OPTION...]",
+    .about =
+        "Shows a stream in a browser: its versions, their sizes, and the versions "
+        "that its followers have. The same is available as JSON (/status) and for "
+        "Prometheus (/metrics). Runs until SIGINT or SIGTERM; while the store fails, "
+        "it shows the error and tries again.",
+    .examples = "  deltawire serve-status s3://bucket/run\n"
+                "  deltawire serve-status s3://bucket/run --listen 0.0.0.0:9470 \\\n"
+                "      --token-file token --tls-cert cert.pem --tls-key key.pem\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -16,17 +16,6 @@
 #include "stream_open.h"
 #include "inner.h"
 
-static const char help[] =
-    "usage: deltawire status URL [OPTION...]\n"
-    "\n"
-    "Shows a stream: its model, its newest version, its size, what a new follower "
-    "fetches,\n"
-    "and the versions that its followers have.\n"
-    "\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --quiet  --help\n"
-    "\n"
-    "  deltawire status s3://bucket/run\n"
-    "  deltawire status s3://bucket/run --json | jq '.followers[] | select(.lag > 5)'\n";
-
 /* How many records to read in search of suspect versions: within as many versions, a
  * publisher compares its whole baseline by default. */
 #define N_RECENT 64
@@ -365,30 +354,36 @@ static void print_text(const findings *f, const cli_stream *stream)
         print_follower(json_array_get(f->followers, i));
 }
 
-int dw_cmd_status(int argc, char **argv)
+static int run(cli_session *s)
 {
-    static const struct option options[] = {CLI_TRUST_OPTIONS, CLI_STORE_OPTIONS,
-                                            CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
     cli_stream stream = {0};
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (cli_keys_takes(option))
-            cli_keys_take(&stream.keys, &s, option);
-        else
-            cli_store_option(&stream.options, &s, option);
-    }
-    cli_expect_arguments(&s, argc, 1, 1);
-    stream.url = argv[optind];
+    cli_parse(s, &stream);
+    stream.url = s->args[0];
     findings f = {.anchor = DW_NO_VERSION, .age = -1, .followers = json_array()};
     dw_error err;
-    int exit_code = cli_stream_open(&stream, &s);
+    int exit_code = cli_stream_open(&stream, s);
     if (exit_code == 0 && look(&f, &stream, &err) != DW_OK)
-        exit_code = cli_stream_fail(&s, &err, stream.url);
+        exit_code = cli_stream_fail(s, &err, stream.url);
     else if (exit_code == 0)
-        (s.json ? print_json : print_text)(&f, &stream);
+        (s->json ? print_json : print_text)(&f, &stream);
     json_decref(f.followers);
     json_decref(f.writer);
     json_decref(f.files);
     cli_stream_close(&stream);
     return exit_code;
 }
+
+const cli_verb cli_verb_status = {
+    .name = "status",
+    .summary = "show a stream's size and its followers",
+    .usage = "URL [OPTION...]",
+    .about = "Shows a stream: its model, its newest version, its size, what a new "
+             "follower fetches, and the versions that its followers have.",
+    .examples = "  deltawire status s3://bucket/run\n"
+                "  deltawire status s3://bucket/run --json | "
+                "jq '.followers[] | select(.lag > 5)'\n",
+    .options = cli_stream_options,
+    .n_least = 1,
+    .n_most = 1,
+    .run = run,
+};

@@ -21,27 +21,6 @@
 #include "synth.h"
 #include "synth_model.h"
 
-static const char help[] =
-    "usage: deltawire synth -o DIR --params N --steps N [OPTION...]\n"
-    "\n"
-    "Makes a synthetic RL run with the statistics of real ones: DIR/base, and the "
-    "deltas\n"
-    "DIR/deltas/step_000001.safetensors ... or the checkpoints DIR/step_000001 ...\n"
-    "\n"
-    "  -o, --output DIR     the directory; made if missing\n"
-    "  --params N           parameters, about: 16M, 0.6B (16M)\n"
-    "  --steps N            (12)\n"
-    "  --seed N             same options, same bytes (0)\n"
-    "  --lr X               learning rate (1e-6)\n"
-    "  --write WHAT         deltas (the default), checkpoints or both\n"
-    "  --shard SIZE         checkpoints in files of at most SIZE bytes and an index\n"
-    "  --dtype DTYPE        bf16 or f32 (bf16)\n"
-    "  --codec, --trl       as for `deltawire diff`\n"
-    "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire synth -o run --params 16M --steps 12\n"
-    "  deltawire synth -o run --params 100M --steps 3 --write both --shard 50M\n";
-
 #define MAX_STEPS 999999
 #define DELTAS    "deltas"
 
@@ -50,6 +29,7 @@ typedef struct arguments {
     synth_options synth;
     uint64_t n_steps;
     uint64_t max_shard_bytes;
+    const char *write, *dtype; /* as given */
     bool write_deltas, write_checkpoints;
     cli_codec_choice choice;
     dw_diff_options diff;
@@ -68,72 +48,6 @@ static dw_dtype parse_dtype(const cli_session *s, const char *name)
     if (strcmp(name, "bf16") != 0 && strcmp(name, "f32") != 0)
         cli_usage_error(s, "--dtype: '%s' is neither bf16 nor f32", name);
     return name[0] == 'b' ? DW_BF16 : DW_F32;
-}
-
-static arguments parse(cli_session *s, int argc, char **argv)
-{
-    enum { PARAMS = CLI_OPT_OWN, STEPS, SEED, LR, WRITE, SHARD, DTYPE, CODEC, TRL };
-    static const struct option options[] = {
-        {"output", required_argument, NULL, 'o'},
-        {"params", required_argument, NULL, PARAMS},
-        {"steps", required_argument, NULL, STEPS},
-        {"seed", required_argument, NULL, SEED},
-        {"lr", required_argument, NULL, LR},
-        {"write", required_argument, NULL, WRITE},
-        {"shard", required_argument, NULL, SHARD},
-        {"dtype", required_argument, NULL, DTYPE},
-        {"codec", required_argument, NULL, CODEC},
-        {"trl", required_argument, NULL, TRL},
-        CLI_COMMON_OPTIONS,
-    };
-    arguments a = {.synth = {.n_params = 16000000, .lr = 1e-6, .dtype = DW_BF16},
-                   .n_steps = 12,
-                   .write_deltas = true};
-    dw_diff_options_init(&a.diff);
-    for (int option; (option = cli_next_option(s, argc, argv, options)) != -1;) {
-        switch (option) {
-        case 'o':
-            a.dir = optarg;
-            break;
-        case PARAMS:
-            a.synth.n_params = cli_parse_scaled(s, "--params", optarg);
-            break;
-        case STEPS:
-            a.n_steps = cli_parse_count(s, "--steps", optarg);
-            break;
-        case SEED:
-            a.synth.seed = cli_parse_count(s, "--seed", optarg);
-            break;
-        case LR:
-            a.synth.lr = cli_parse_positive(s, "--lr", optarg);
-            break;
-        case WRITE:
-            parse_write(&a, s, optarg);
-            break;
-        case SHARD:
-            a.max_shard_bytes = cli_parse_scaled(s, "--shard", optarg);
-            break;
-        case DTYPE:
-            a.synth.dtype = parse_dtype(s, optarg);
-            break;
-        case CODEC:
-            a.choice.codec = optarg;
-            break;
-        case TRL:
-            a.choice.trl = optarg;
-            break;
-        }
-    }
-    cli_expect_arguments(s, argc, 0, 0);
-    if (!a.dir)
-        cli_usage_error(s, "-o DIR is missing");
-    if (a.synth.n_params < SYNTH_MIN_PARAMS || a.synth.n_params > 1000000000000)
-        cli_usage_error(s, "--params: from %d to 1T", SYNTH_MIN_PARAMS);
-    if (a.n_steps > MAX_STEPS)
-        cli_usage_error(s, "--steps: at most %d", MAX_STEPS);
-    cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
-    a.synth.n_threads = a.diff.n_threads = s->n_threads;
-    return a;
 }
 
 /* ---- files ---- */
@@ -291,22 +205,34 @@ static dw_status run_steps(const arguments *a, const cli_session *s, synth_run *
     return status;
 }
 
-int dw_cmd_synth(int argc, char **argv)
+static int run(cli_session *s)
 {
-    cli_session s = cli_session_start(argc, argv, help);
-    arguments a = parse(&s, argc, argv);
+    arguments a = {.synth = {.n_params = 16000000, .lr = 1e-6},
+                   .n_steps = 12,
+                   .write = "deltas",
+                   .dtype = "bf16"};
+    dw_diff_options_init(&a.diff);
+    cli_parse(s, &a);
+    parse_write(&a, s, a.write);
+    a.synth.dtype = parse_dtype(s, a.dtype);
+    if (a.synth.n_params < SYNTH_MIN_PARAMS || a.synth.n_params > 1000000000000)
+        cli_usage_error(s, "--params: from %d to 1T", SYNTH_MIN_PARAMS);
+    if (a.n_steps > MAX_STEPS)
+        cli_usage_error(s, "--steps: at most %d", MAX_STEPS);
+    cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
+    a.synth.n_threads = a.diff.n_threads = s->n_threads;
     dw_error err;
-    synth_run *run;
-    if (synth_run_new(&run, &a.synth, &err) != DW_OK)
-        return cli_fail(&s, &err, NULL, NULL);
-    json_t *steps = s.json ? json_array() : NULL;
-    dw_status status = run_steps(&a, &s, run, steps, &err);
-    synth_run_free(run);
+    synth_run *model;
+    if (synth_run_new(&model, &a.synth, &err) != DW_OK)
+        return cli_fail(s, &err, NULL, NULL);
+    json_t *steps = s->json ? json_array() : NULL;
+    dw_status status = run_steps(&a, s, model, steps, &err);
+    synth_run_free(model);
     if (status != DW_OK) {
         json_decref(steps);
-        return cli_fail(&s, &err, a.dir, NULL);
+        return cli_fail(s, &err, a.dir, NULL);
     }
-    if (s.json) {
+    if (s->json) {
         json_t *object = json_object();
         cli_json_text(object, "dir", a.dir);
         cli_json_count(object, "seed", a.synth.seed);
@@ -315,3 +241,35 @@ int dw_cmd_synth(int argc, char **argv)
     }
     return 0;
 }
+
+static const cli_option options[] = {
+    {CLI_OPTION(TEXT, arguments, dir, "output", "DIR", "the directory; made if missing"),
+     .letter = 'o', .required = true},
+    {CLI_OPTION(SIZE, arguments, synth.n_params, "params", "N",
+                "parameters, about: 16M, 0.6B (16M)")},
+    {CLI_OPTION(COUNT, arguments, n_steps, "steps", "N", "steps to make (12)")},
+    {CLI_OPTION(COUNT, arguments, synth.seed, "seed", "N",
+                "same options, same bytes (0)")},
+    {CLI_OPTION(POSITIVE, arguments, synth.lr, "lr", "X", "learning rate (1e-6)")},
+    {CLI_OPTION(TEXT, arguments, write, "write", "WHAT",
+                "deltas (the default), checkpoints or both")},
+    {CLI_OPTION(SIZE, arguments, max_shard_bytes, "shard", "SIZE",
+                "checkpoints in files of at most SIZE bytes and an index")},
+    {CLI_OPTION(TEXT, arguments, dtype, "dtype", "DTYPE", "bf16 or f32 (bf16)")},
+    {CLI_GROUP("codec", arguments, choice, cli_codec_choice, cli_codec_options)},
+    {0},
+};
+
+const cli_verb cli_verb_synth = {
+    .name = "synth",
+    .summary = "make a synthetic RL run to try things on",
+    .usage = "-o DIR --params N --steps N [OPTION...]",
+    .about = "Makes a synthetic RL run with the statistics of real ones: DIR/base, and "
+             "the deltas DIR/deltas/step_000001.safetensors ... or the checkpoints "
+             "DIR/step_000001 ...",
+    .examples =
+        "  deltawire synth -o run --params 16M --steps 12\n"
+        "  deltawire synth -o run --params 100M --steps 3 --write both --shard 50M\n",
+    .options = options,
+    .run = run,
+};

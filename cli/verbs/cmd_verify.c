@@ -18,34 +18,6 @@
 #include "verify_stream.h"
 #include "inner.h"
 
-static const char help[] =
-    "usage: deltawire verify CKPT [DELTA] [--sha256]\n"
-    "       deltawire verify URL [--base CKPT] [--no-decode] [--work DIR] [--trust "
-    "KEY]...\n"
-    "\n"
-    "Reads a whole checkpoint and prints its state digest. With DELTA: reports if the\n"
-    "checkpoint is at the version that the delta starts from or at the one it leads to.\n"
-    "In the first case it also decodes and checks the delta; if neither, the exit code\n"
-    "is 4. A directory that pull or follow made must hold the version of its record, and "
-    "the\n"
-    "companion files as they were installed.\n"
-    "\n"
-    "For a stream (a URL, or a directory with stream.json) it reads and checks every\n"
-    "record and every object that is kept, decodes every version from the one before,\n"
-    "and names the first that does not decode. It writes nothing to the store.\n"
-    "\n"
-    "  --sha256             also SHA-256 over all tensor bytes in order of their "
-    "names\n"
-    "  --base CKPT          a stream that starts from a checkpoint: prove that this is "
-    "it\n"
-    "  --no-decode          check only records and objects of a stream: needs no room\n"
-    "  --work DIR           room for a copy of the model; default: "
-    "TMPDIR\n" CLI_TRUST_HELP CLI_STORE_HELP "  --json  --threads N  --quiet  --help\n"
-    "\n"
-    "  deltawire verify model/\n"
-    "  deltawire verify model/ step_000007.safetensors\n"
-    "  deltawire verify s3://bucket/run --trust trainer.key.pub\n";
-
 /* The checkpoint's version, relative to the delta. */
 typedef enum standing {
     NO_DELTA,
@@ -273,56 +245,70 @@ static int verify_checkpoint(const char *path, const question *q)
     return again ? fail_in_work(q->session, path) : exit_code;
 }
 
-int dw_cmd_verify(int argc, char **argv)
+typedef struct arguments {
+    bool with_sha256;
+    cli_verify_options verify;
+    cli_stream stream;
+} arguments;
+
+static const cli_option options[] = {
+    {CLI_OPTION(FLAG, arguments, with_sha256, "sha256", NULL,
+                "also SHA-256 over all tensor bytes in order of their names")},
+    {CLI_GROUP("own", arguments, verify, cli_verify_options, cli_verify_rows)},
+    {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
+    {0},
+};
+
+static int run(cli_session *s)
 {
-    enum { SHA256 = CLI_OPT_OWN, BASE, NO_DECODE, WORK };
-    static const struct option options[] = {{"sha256", no_argument, NULL, SHA256},
-                                            CLI_TRUST_OPTIONS,
-                                            {"base", required_argument, NULL, BASE},
-                                            {"no-decode", no_argument, NULL, NO_DECODE},
-                                            {"work", required_argument, NULL, WORK},
-                                            CLI_STORE_OPTIONS,
-                                            CLI_COMMON_OPTIONS};
-    cli_session s = cli_session_start(argc, argv, help);
-    cli_stream stream = {0};
-    cli_verify_options verify = {0};
-    bool with_sha256 = false, for_stream = false;
-    for (int option; (option = cli_next_option(&s, argc, argv, options)) != -1;) {
-        if (option == SHA256)
-            with_sha256 = true;
-        else if (cli_keys_takes(option))
-            cli_keys_take(&stream.keys, &s, option);
-        else if (option == BASE)
-            verify.base = optarg;
-        else if (option == NO_DECODE)
-            verify.no_decode = true;
-        else if (option == WORK)
-            verify.work = optarg;
-        for_stream |= cli_store_option(&stream.options, &s, option) ||
-                      cli_keys_takes(option) || option == BASE || option == NO_DECODE ||
-                      option == WORK;
-    }
-    cli_expect_arguments(&s, argc, 1, 2);
-    const char *path = argv[optind];
-    const char *delta_path = argc - optind == 2 ? argv[optind + 1] : NULL;
+    arguments a = {0};
+    cli_parse(s, &a);
+    const char *path = s->args[0];
+    const char *delta_path = s->n_args == 2 ? s->args[1] : NULL;
     if (cli_is_stream(path)) {
-        if (delta_path || with_sha256)
-            cli_usage_error(&s, "%s is a stream: DELTA and --sha256 are for checkpoints",
+        if (delta_path || a.with_sha256)
+            cli_usage_error(s, "%s is a stream: DELTA and --sha256 are for checkpoints",
                             path);
-        stream.url = path;
-        return cli_verify_stream(&stream, &s, &verify);
+        a.stream.url = path;
+        return cli_verify_stream(&a.stream, s, &a.verify);
     }
-    if (for_stream)
-        cli_usage_error(&s,
+    if (cli_any_given(options + 1, &a))
+        cli_usage_error(s,
                         "%s is no stream: --trust, --base, --no-decode, --work, "
                         "--endpoint, --region, --profile and --timeout are for streams",
                         path);
     dw_delta *delta = NULL;
     dw_error err;
     if (delta_path && dw_delta_open(&delta, delta_path, &err) != DW_OK)
-        return cli_fail(&s, &err, delta_path, NULL);
-    const question q = {&s, delta_path, delta, with_sha256};
+        return cli_fail(s, &err, delta_path, NULL);
+    const question q = {s, delta_path, delta, a.with_sha256};
     int exit_code = verify_checkpoint(path, &q);
     dw_delta_close(delta);
     return exit_code;
 }
+
+const cli_verb cli_verb_verify = {
+    .name = "verify",
+    .summary = "check a checkpoint, or a whole stream",
+    .usage = "CKPT [DELTA] [--sha256]\n"
+             "URL [--base CKPT] [--no-decode] [--work DIR] [--trust KEY]...",
+    .about =
+        "Reads a whole checkpoint and prints its state digest. With DELTA: reports if "
+        "the "
+        "checkpoint is at the version that the delta starts from or at the one it leads "
+        "to. In the first case it also decodes and checks the delta; if neither, the "
+        "exit "
+        "code is 4. A directory that pull or follow made must hold the version of its "
+        "record, and the companion files as they were installed.\n\n"
+        "For a stream (a URL, or a directory with stream.json) it reads and checks every "
+        "record and every object that is kept, decodes every version from the one "
+        "before, "
+        "and names the first that does not decode. It writes nothing to the store.",
+    .examples = "  deltawire verify model/\n"
+                "  deltawire verify model/ step_000007.safetensors\n"
+                "  deltawire verify s3://bucket/run --trust trainer.key.pub\n",
+    .options = options,
+    .n_least = 1,
+    .n_most = 2,
+    .run = run,
+};

@@ -11,6 +11,16 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 
+const cli_option cli_verify_rows[] = {
+    {CLI_OPTION(TEXT, cli_verify_options, base, "base", "CKPT",
+                "a stream that starts from a checkpoint: prove that this is it")},
+    {CLI_OPTION(FLAG, cli_verify_options, no_decode, "no-decode", NULL,
+                "check only records and objects of a stream: needs no room")},
+    {CLI_OPTION(TEXT, cli_verify_options, work, "work", "DIR",
+                "room for a copy of the model; default: TMPDIR")},
+    {0},
+};
+
 void cli_verify_fault(void *context, const dw_error *fault)
 {
     cli_verify_faults *f = context;

@@ -14,6 +14,8 @@ typedef struct cli_verify_options {
     const char *work; /* takes a copy of the model; NULL: TMPDIR */
 } cli_verify_options;
 
+extern const cli_option cli_verify_rows[]; /* of a cli_verify_options */
+
 /* Opens, checks, decodes, reports and closes. Returns the exit code. */
 int cli_verify_stream(cli_stream *stream, const cli_session *s,
                       const cli_verify_options *options);
