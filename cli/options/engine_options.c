@@ -12,9 +12,10 @@ const cli_option cli_engine_options[] = {
     {CLI_OPTION(LIST, cli_engines, specs, "engine", "SPEC",
                 "an engine that serves the weights, and is paused while they change; "
                 "repeatable: vllm=URL, sglang=URL, exec")},
-    {CLI_OPTION(TEXT, cli_engines, options.shell_pause, "pause", "CMD",
-                "exec: run by sh -c before the weights change; docs/OPERATIONS.md has the "
-                "environment")},
+    {CLI_OPTION(
+        TEXT, cli_engines, options.shell_pause, "pause", "CMD",
+        "exec: run by sh -c before the weights change; docs/OPERATIONS.md has the "
+        "environment")},
     {CLI_OPTION(TEXT, cli_engines, options.shell_apply, "apply", "CMD",
                 "exec: run to load the new weights")},
     {CLI_OPTION(TEXT, cli_engines, options.shell_resume, "resume", "CMD",
@@ -28,6 +29,8 @@ const cli_option cli_engine_options[] = {
         "leave an engine behind that does not answer for S seconds; it loads the "
         "newest version when it answers (10 for vLLM and SGLang; no limit for one "
         "that has ended or could read a mix)")},
+    {CLI_OPTION(SECONDS, cli_engines, check_every, "engine-check", "S",
+                "check the engines every S seconds (5)")},
     {0},
 };
 

@@ -281,6 +281,8 @@ static const cli_option options[] = {
         TEXT, arguments, fold, "fold", "N,N,N|none",
         "also make one delta over every N versions (4,16,64); this keeps a second "
         "copy of the model beside the baseline")},
+    {CLI_OPTION(NUMBER, arguments, publish.options.anchor_every, "anchor-every", "N",
+                "upload the whole model every N versions")},
     {CLI_OPTION(
         TEXT, arguments, anchor_factor, "anchor-factor", "F",
         "upload the whole model if the deltas since the last one have more than F "

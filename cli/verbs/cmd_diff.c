@@ -17,6 +17,7 @@ typedef struct arguments {
     const char *old_path, *new_path, *output;
     cli_codec_choice choice;
     dw_diff_options diff;
+    const char *to; /* as given, or NULL */
     bool check;
 } arguments;
 
@@ -128,10 +129,9 @@ static int run(cli_session *s)
 {
     arguments a = {0};
     dw_diff_options_init(&a.diff);
-    a.diff.new_version = DW_NO_VERSION;
     cli_parse(s, &a);
-    if (a.diff.new_version == DW_NO_VERSION)
-        a.diff.new_version = a.diff.base_version + 1;
+    a.diff.new_version =
+        a.to ? cli_parse_count(s, "--to", a.to) : a.diff.base_version + 1;
     if (a.diff.new_version <= a.diff.base_version)
         cli_usage_error(s, "--to must be greater than --from");
     cli_choose_codec(s, a.choice, &a.diff.codec, &a.diff.trl_layout);
@@ -156,8 +156,7 @@ static const cli_option options[] = {
     {CLI_GROUP("codec", arguments, choice, cli_codec_choice, cli_codec_options)},
     {CLI_OPTION(COUNT, arguments, diff.base_version, "from", "N",
                 "the version number of OLD that the delta carries (0)")},
-    {CLI_OPTION(COUNT, arguments, diff.new_version, "to", "N",
-                "that of NEW; default: --from + 1")},
+    {CLI_OPTION(TEXT, arguments, to, "to", "N", "that of NEW; default: --from + 1")},
     {CLI_OPTION(FLAG, arguments, check, "check", NULL,
                 "also decode the written file against OLD")},
     {0},

@@ -14,6 +14,7 @@ typedef struct arguments {
     cli_stream stream;
     dw_squash_options squash;
     bool anchor;
+    uint64_t to, at; /* or DW_NEWEST */
 } arguments;
 
 static void print_shortcut(const cli_session *s, const char *url, const dw_edge *shortcut,
@@ -62,11 +63,15 @@ static int squash(arguments *a, const cli_session *s)
 
 static int run(cli_session *s)
 {
-    arguments a = {0};
+    arguments a = {.to = DW_NEWEST, .at = DW_NEWEST};
     dw_squash_options_init(&a.squash);
     cli_parse(s, &a);
     if (a.anchor == (a.squash.from != DW_NO_VERSION))
         cli_usage_error(s, "one of --from A and --anchor is wanted");
+    if ((a.anchor ? a.to : a.at) != DW_NEWEST)
+        cli_usage_error(s, a.anchor ? "--anchor goes with --at, not with --to"
+                                    : "--from goes with --to, not with --at");
+    a.squash.to = a.anchor ? a.at : a.to;
     if (!a.anchor && a.squash.to <= a.squash.from)
         cli_usage_error(s, "--to must be greater than --from");
     a.squash.n_threads = s->n_threads;
@@ -81,10 +86,10 @@ static int run(cli_session *s)
 static const cli_option options[] = {
     {CLI_OPTION(VERSION, arguments, squash.from, "from", "A",
                 "one delta from version A to that of --to")},
+    {CLI_OPTION(VERSION, arguments, to, "to", "B", "default: the newest")},
     {CLI_OPTION(FLAG, arguments, anchor, "anchor", NULL,
-                "the whole model at the version of --to")},
-    {CLI_OPTION(VERSION, arguments, squash.to, "to", "B",
-                "the version; default: the newest")},
+                "the whole model at the version of --at")},
+    {CLI_OPTION(VERSION, arguments, at, "at", "N", "default: the newest")},
     {CLI_OPTION(TEXT, arguments, squash.work_dir, "work", "DIR",
                 "room for two copies of the model; default: TMPDIR")},
     {CLI_OPTION(TEXT, arguments, squash.base, "base", "CKPT",
@@ -99,10 +104,10 @@ const cli_verb cli_verb_squash = {
     .name = "squash",
     .summary = "add a shortcut to a version of a stream",
     .usage = "URL --from A [--to B] [OPTION...]\n"
-             "URL --anchor [--to B] [OPTION...]",
+             "URL --anchor [--at N] [OPTION...]",
     .about = "Adds a shortcut to a version, so that followers far behind fetch less: one "
              "delta instead of many, or the whole model. See also publish --fold and "
-             "--anchor-factor.",
+             "--anchor-every.",
     .examples = "  deltawire squash s3://bucket/run --from 100 --to 200\n"
                 "  deltawire squash s3://bucket/run --anchor --work /scratch\n",
     .options = options,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Help, version and wrong usage.
+root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/lib.sh"
 
-verbs='publish pull follow log status serve-status stats squash repair gc cp mirror keygen'
-verbs="$verbs diff apply inspect verify recover convert synth bench"
+verbs=$(deltawire --options)
 
 it "prints its version"
 prints '^deltawire [0-9]*\.[0-9]*\.[0-9]* ' deltawire --version
@@ -18,9 +18,29 @@ it "shows an example for each verb"
 for verb in $verbs; do
     deltawire "$verb" --help >help.txt 2>err.txt
     grep -q "^usage: deltawire $verb " help.txt
-    grep -q "^  deltawire $verb " help.txt
+    grep -q "^  deltawire $verb\b" help.txt
     [ ! -s err.txt ]
     deltawire "$verb" -h | cmp - help.txt
+done
+
+it "names each option in help, manual page and completion"
+"$root/scripts/manual.sh" "$deltawire" "$root/docs/deltawire.1" >page.1
+cmp page.1 "$root/docs/deltawire.1" ||
+    die "run: scripts/manual.sh build/deltawire docs/deltawire.1 >new && mv new docs/deltawire.1"
+# complete WORD...: what bash offers for the last word
+complete_words() {
+    bash -c '. "$0" && COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) &&
+        _deltawire "$1" "${!#}" "" && printf "%s\n" "${COMPREPLY[@]}"' \
+        "$root/cli/completion.bash" "$deltawire" "$@"
+}
+[ "$(complete_words sta | tr '\n' ' ')" = "status stats " ]
+[ -z "$(complete_words diff x)" ]
+grep -o '^\.It .*Fl -.*' page.1 | grep -o -e '-[a-z0-9-]*' | sed 's/^/-/' | sort -u >paged.txt
+for verb in $verbs; do
+    deltawire --options "$verb" | cut -f 3 | sed 's/^/--/' | sort >has.txt
+    complete_words "$verb" -- | sort | cmp - has.txt
+    deltawire "$verb" --help | grep -o -e '--[a-z0-9-]*' | sort -u >helped.txt
+    [ -z "$(comm -23 has.txt helped.txt)" ] && [ -z "$(comm -23 has.txt paged.txt)" ]
 done
 
 it "refuses unknown verbs and options with exit code 2"
@@ -34,10 +54,12 @@ deltawire >out.txt 2>err.txt || status=$?
 [ $status -eq 2 ] && [ ! -s out.txt ] && grep -q '^usage: ' err.txt
 
 it "refuses abbreviated options"
-fails 2 "unknown option '--js': --json in full" deltawire inspect x --js
-fails 2 "unknown option '--thr': " deltawire inspect x --thr 2
-fails 2 "unknown option '--thr': " deltawire inspect --thr=2 x
-fails 2 "unknown option '--hel': " deltawire inspect --hel
+fails 2 "unknown option '--js'" deltawire inspect x --js
+fails 2 "unknown option '--thr'" deltawire inspect x --thr 2
+fails 2 "unknown option '--thr'" deltawire inspect --thr=2 x
+fails 2 "unknown option '--hel'" deltawire inspect --hel
+
+fails 2 "'--json' takes no value" deltawire inspect x --json=yes
 
 it "takes --json as a value after an option that needs one"
 fails 6 "x: cannot open" deltawire apply x --to --json
