@@ -2,6 +2,7 @@
 #ifndef DWPY_LAYOUT_TYPE_H
 #define DWPY_LAYOUT_TYPE_H
 
+#include "layout/layout.h"
 #include "tensors.h"
 
 typedef struct dwpy_size {

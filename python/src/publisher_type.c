@@ -3,6 +3,8 @@
 
 #include <limits.h>
 
+#include "inner.h"
+
 enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 static dwpy_row_type report_row = {
