@@ -24,6 +24,49 @@ static const dw_file first_files[] = {{"tokenizer.json", "[0, 1]", 6},
 static const dw_file next_files[] = {{"config.json", "{\"a\":2}", 7},
                                      {"tokenizer.json", "[0, 1]", 6}};
 
+static const dw_file bad_name[] = {{"../config.json", "x", 1}};
+
+/* ---- one stream ---- */
+
+static kit k;
+static dw_store *store; /* that the test looks into */
+static dw_error err;
+static dw_publish_report report;
+
+static int make(void **state)
+{
+    (void)state;
+    kit_make(&k);
+    store = kit_mem_store();
+    err = (dw_error){0};
+    report = (dw_publish_report){0};
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    dw_store_close(store);
+    kit_free(&k);
+    return 0;
+}
+
+/* FILES may be NULL: none are given. */
+static dw_publish_options options_with(const dw_file *files, size_t n_files)
+{
+    dw_publish_options options = kit_plain_options(temp_dir);
+    options.files = files;
+    options.n_files = n_files;
+    options.has_files = files != NULL;
+    return options;
+}
+
+static dw_publisher *open_with(dw_store *in, const dw_file *files, size_t n_files)
+{
+    const dw_publish_options options = options_with(files, n_files);
+    return kit_open(&k, in, &options);
+}
+
 static dw_publish_note note_of(const dw_file *files, size_t n_files)
 {
     return (dw_publish_note){.struct_bytes = sizeof(dw_publish_note),
@@ -33,27 +76,33 @@ static dw_publish_note note_of(const dw_file *files, size_t n_files)
 }
 
 /* Publishes the weights with NOTE, which may be NULL. */
-static dw_status publish(kit *k, dw_publisher *p, const dw_publish_note *note,
-                         dw_publish_report *report, dw_error *err)
+static dw_status publish_note(dw_publisher *p, const dw_publish_note *note)
 {
     uint64_t ticket;
-    kit_step(k, 10);
-    dw_status status = dw_publisher_publish(p, &ticket, note, err);
-    return status == DW_OK ? dw_publisher_wait(p, ticket, UINT_MAX, NULL, report, err)
+    kit_step(&k, 10);
+    dw_status status = dw_publisher_publish(p, &ticket, note, &err);
+    return status == DW_OK ? dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err)
                            : status;
 }
 
+static dw_status publish_with(dw_publisher *p, const dw_file *files, size_t n_files)
+{
+    const dw_publish_note note = note_of(files, n_files);
+    return publish_note(p, &note);
+}
+
+#define PUBLISH(p)            assert_ok(publish_note(p, NULL), &err)
+#define PUBLISH_WITH(p, f, n) assert_ok(publish_with(p, f, n), &err)
+
 /* VERSION has exactly these files, in the order of their names; N is SIZE_MAX if it must
  * say nothing. */
-static void assert_files(dw_store *store, uint64_t version, const dw_file *wanted,
-                         size_t n)
+static void assert_files(dw_store *in, uint64_t version, const dw_file *wanted, size_t n)
 {
-    dw_error err = {0};
     dw_stream *s;
     const dw_file_info *files;
     size_t n_files;
     bool is_given;
-    assert_ok(dw_stream_open(&s, store, NULL, &err), &err);
+    assert_ok(dw_stream_open(&s, in, NULL, &err), &err);
     assert_ok(dw_stream_files(s, version, &files, &n_files, &is_given, &err), &err);
     assert_int_equal(is_given, n != SIZE_MAX);
     assert_int_equal(n_files, n == SIZE_MAX ? 0 : n);
@@ -74,15 +123,14 @@ static void assert_files(dw_store *store, uint64_t version, const dw_file *wante
     dw_stream_close(s);
 }
 
-static size_t n_stored(dw_store *store)
+static size_t n_stored(dw_store *in)
 {
-    return kit_find(store, "files/", "", NULL);
+    return kit_find(in, "files/", "", NULL);
 }
 
 /* The version that stored the file NAME of VERSION. */
-static uint64_t stored_by(dw_store *store, uint64_t version, const char *name)
+static uint64_t stored_by(uint64_t version, const char *name)
 {
-    dw_error err = {0};
     dw_stream *s;
     const dw_file_info *files;
     size_t n;
@@ -99,108 +147,74 @@ static uint64_t stored_by(dw_store *store, uint64_t version, const char *name)
 static void test_only_changes_are_stored(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
-    dw_error err = {0};
-    dw_publish_report report;
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    dw_publisher *p = kit_open(&k, store, &options);
+    dw_publisher *p = open_with(store, first_files, 3);
     assert_int_equal(n_stored(store), 3); /* an empty file has an object too */
     assert_files(store, 0, first_files, 3);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err); /* 1: as before */
+    PUBLISH(p); /* 1: as before */
     assert_int_equal(report.n_file_bytes, 0);
     assert_files(store, 1, first_files, 3);
-    dw_publish_note note = note_of(first_files, 3);
-    assert_ok(publish(&k, p, &note, &report, &err), &err); /* 2: the same again */
+    PUBLISH_WITH(p, first_files, 3); /* 2: the same again */
     assert_int_equal(n_stored(store), 3);
-    note = note_of(next_files, 2);
-    assert_ok(publish(&k, p, &note, &report, &err), &err); /* 3: one changed */
+    PUBLISH_WITH(p, next_files, 2); /* 3: one changed */
     assert_int_equal(report.n_file_bytes, 7);
     assert_int_equal(n_stored(store), 4);
     assert_files(store, 3, next_files, 2);
-    assert_int_equal(stored_by(store, 3, "config.json"), 3);
-    assert_int_equal(stored_by(store, 3, "tokenizer.json"), 0);
-    note = note_of(NULL, 0);
-    assert_ok(publish(&k, p, &note, &report, &err), &err); /* 4: none */
+    assert_int_equal(stored_by(3, "config.json"), 3);
+    assert_int_equal(stored_by(3, "tokenizer.json"), 0);
+    PUBLISH_WITH(p, NULL, 0); /* 4: none */
     assert_files(store, 4, NULL, 0);
     /* 5: a version between lacks it, so an object that is there is not named again */
-    note = note_of(next_files, 2);
-    assert_ok(publish(&k, p, &note, &report, &err), &err);
-    assert_int_equal(stored_by(store, 5, "tokenizer.json"), 5);
+    PUBLISH_WITH(p, next_files, 2);
+    assert_int_equal(stored_by(5, "tokenizer.json"), 5);
     assert_files(store, 5, next_files, 2);
     dw_publisher_close(p);
-    /* a writer that resumes goes on with them */
-    options = kit_plain_options(temp_dir);
-    p = kit_open(&k, store, &options);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
+    p = open_with(store, NULL, 0); /* a writer that resumes goes on with them */
+    PUBLISH(p);
     assert_files(store, 6, next_files, 2);
-    assert_int_equal(stored_by(store, 6, "config.json"), 5);
+    assert_int_equal(stored_by(6, "config.json"), 5);
     dw_publisher_close(p);
     /* files that are given to open are those of the next version */
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    p = kit_open(&k, store, &options);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
+    p = open_with(store, first_files, 3);
+    PUBLISH(p);
     assert_files(store, 7, first_files, 3);
-    assert_int_equal(stored_by(store, 7, "tokenizer.json"), 5);
+    assert_int_equal(stored_by(7, "tokenizer.json"), 5);
     dw_publisher_close(p);
-    dw_store_close(store);
-    kit_free(&k);
 }
 
 static void test_never_given(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
-    dw_error err = {0};
-    dw_publish_report report;
-    dw_publish_options options = kit_plain_options(temp_dir);
-    dw_publisher *p = kit_open(&k, store, &options);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
+    dw_publisher *p = open_with(store, NULL, 0);
+    PUBLISH(p);
     assert_files(store, 0, NULL, SIZE_MAX);
     assert_files(store, 1, NULL, SIZE_MAX);
     /* what cannot be published changes nothing */
-    const dw_file bad[] = {{"../config.json", "x", 1}};
-    dw_publish_note note = note_of(bad, 1);
-    assert_fails(publish(&k, p, &note, &report, &err), DW_INVALID, &err);
+    assert_fails(publish_with(p, bad_name, 1), DW_INVALID, &err);
     static const char *const no_json[] = {"", "not json", "{\"a\": "};
     for (size_t i = 0; i < sizeof no_json / sizeof *no_json; i++) {
         const dw_file file = {"config.json", no_json[i], strlen(no_json[i])};
-        note = note_of(&file, 1);
-        assert_fails(publish(&k, p, &note, &report, &err), DW_INVALID, &err);
+        assert_fails(publish_with(p, &file, 1), DW_INVALID, &err);
         assert_string_equal(err.where, "config.json");
         assert_non_null(strstr(err.text, "not JSON"));
     }
     dw_file *many = calloc(10000, sizeof *many);
     for (size_t i = 0; i < 10000; i++)
         many[i] = (dw_file){"a", "x", 1};
-    note = note_of(many, 10000);
-    assert_fails(publish(&k, p, &note, &report, &err), DW_INVALID, &err);
+    assert_fails(publish_with(p, many, 10000), DW_INVALID, &err);
     assert_non_null(strstr(err.text, "10000 companion files"));
     free(many);
     assert_int_equal(n_stored(store), 0);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
+    PUBLISH(p);
     assert_int_equal(report.version, 2);
     assert_files(store, 2, NULL, SIZE_MAX);
     dw_publisher_close(p);
     /* nor does it make a stream */
     dw_store *other = kit_mem_store();
-    options.files = bad;
-    options.n_files = 1;
-    options.has_files = true;
+    const dw_publish_options options = options_with(bad_name, 1);
     assert_fails(dw_publisher_open(&p, other, k.tensors, KIT_TENSORS, &options, &err),
                  DW_INVALID, &err);
     assert_int_equal(kit_find(other, "", "", NULL), 0);
     dw_store_close(other);
-    dw_store_close(store);
-    kit_free(&k);
 }
 
 /* ---- failures ---- */
@@ -224,13 +238,14 @@ static store_fault choose(void *context, uint64_t n, const char *operation,
     return t->kind;
 }
 
-static dw_store *troubled(dw_store *inner, trouble *t)
+/* STORE, with faults. */
+static dw_store *troubled(store_fault (*fn)(void *, uint64_t, const char *, const char *),
+                          void *context)
 {
-    dw_error err = {0};
-    dw_store *store;
-    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){choose, t, 0}, &err),
+    dw_store *out;
+    assert_ok(fault_store_new(&out, store, &(store_fault_plan){fn, context, 0}, &err),
               &err);
-    return store;
+    return out;
 }
 
 /* The next version has the files of one that failed, also if it is given none. */
@@ -247,36 +262,29 @@ static void test_a_failure_loses_nothing(void **state)
         {STORE_FAULT_DENY, "commits/"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        kit k;
-        kit_make(&k);
-        dw_store *inner = kit_mem_store();
         trouble t = {.kind = cases[i].kind, .part = cases[i].part, .n_left = 100};
-        dw_store *store = troubled(inner, &t);
-        dw_error err = {0};
-        dw_publish_report report = {0};
-        dw_publish_options options = kit_plain_options(temp_dir);
-        dw_publisher *p = kit_open(&k, store, &options);
-        dw_publish_note note = note_of(next_files, 2);
+        dw_store *bad = troubled(choose, &t);
+        dw_publisher *p = open_with(bad, NULL, 0);
         t.on = true;
-        dw_status status = publish(&k, p, &note, &report, &err);
+        dw_status status = publish_with(p, next_files, 2);
         t.on = false;
         if (status != DW_OK) {
             assert_true(status == DW_UNAVAILABLE || status == DW_DENIED);
-            assert_ok(publish(&k, p, NULL, &report, &err), &err);
+            PUBLISH(p);
         }
-        assert_files(inner, report.version, next_files, 2);
+        assert_files(store, report.version, next_files, 2);
         dw_publisher_close(p);
         /* nothing but whole versions is there */
         dw_stream *s;
         uint64_t head;
-        assert_ok(dw_stream_open(&s, inner, NULL, &err), &err);
+        assert_ok(dw_stream_open(&s, store, NULL, &err), &err);
         assert_ok(dw_stream_head(s, &head, &err), &err);
         assert_int_equal(head, report.version);
         assert_ok(dw_stream_verify(s, NULL, NULL, NULL, NULL, &err), &err);
         dw_stream_close(s);
-        dw_store_close(store);
-        dw_store_close(inner);
-        kit_free(&k);
+        dw_store_close(bad);
+        end(state);
+        make(state);
     }
 }
 
@@ -285,30 +293,17 @@ static void test_a_failure_loses_nothing(void **state)
 static void test_a_commit_in_doubt(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *inner = kit_mem_store();
     trouble t = {.kind = STORE_FAULT_LOST, .part = "commits/", .n_left = 100};
-    dw_store *store = troubled(inner, &t);
-    dw_error err = {0};
-    dw_publish_report report = {0};
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    dw_publisher *p = kit_open(&k, store, &options);
-    dw_publish_note note = note_of(next_files, 2);
+    dw_store *bad = troubled(choose, &t);
+    dw_publisher *p = open_with(bad, first_files, 3);
     t.on = true;
-    (void)publish(&k, p, &note, &report, &err);
+    (void)publish_with(p, next_files, 2);
     t.on = false;
-    note = note_of(first_files, 3);
-    assert_ok(publish(&k, p, &note, &report, &err), &err);
-    assert_files(inner, report.version, first_files, 3);
-    assert_files(inner, report.version - 1, next_files, 2);
+    PUBLISH_WITH(p, first_files, 3);
+    assert_files(store, report.version, first_files, 3);
+    assert_files(store, report.version - 1, next_files, 2);
     dw_publisher_close(p);
-    dw_store_close(store);
-    dw_store_close(inner);
-    kit_free(&k);
+    dw_store_close(bad);
 }
 
 typedef struct gate {
@@ -334,19 +329,13 @@ static store_fault pass_gate(void *context, uint64_t n, const char *operation,
 static void test_skipped(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
     gate g = {0};
     sem_init(&g.reached, 0, 0);
     sem_init(&g.open, 0, 0);
-    dw_store *inner = kit_mem_store(), *store;
-    dw_error err = {0};
-    dw_publish_report report;
-    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){pass_gate, &g, 0}, &err),
-              &err);
-    dw_publish_options options = kit_plain_options(temp_dir);
+    dw_store *slow = troubled(pass_gate, &g);
+    dw_publish_options options = options_with(NULL, 0);
     options.when_busy = DW_BUSY_SKIP;
-    dw_publisher *p = kit_open(&k, store, &options);
+    dw_publisher *p = kit_open(&k, slow, &options);
     uint64_t ticket, skipped;
     dw_publish_note note = note_of(first_files, 3);
     kit_step(&k, 10);
@@ -358,16 +347,14 @@ static void test_skipped(void **state)
     assert_int_equal(skipped, DW_TICKET_SKIPPED);
     sem_post(&g.open);
     assert_ok(dw_publisher_wait(p, ticket, UINT_MAX, NULL, &report, &err), &err);
-    assert_files(inner, 1, first_files, 3);
+    assert_files(store, 1, first_files, 3);
     assert_true(dw_publisher_drained(p, UINT_MAX));
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
-    assert_files(inner, 2, next_files, 2);
+    PUBLISH(p);
+    assert_files(store, 2, next_files, 2);
     dw_publisher_close(p);
-    dw_store_close(store);
-    dw_store_close(inner);
+    dw_store_close(slow);
     sem_destroy(&g.reached);
     sem_destroy(&g.open);
-    kit_free(&k);
 }
 
 /* A writer that lost the stream commits nothing, and the next one has the right parent.
@@ -375,28 +362,14 @@ static void test_skipped(void **state)
 static void test_second_writer(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
-    dw_error err = {0};
-    dw_publish_report report;
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    dw_publisher *first = kit_open(&k, store, &options);
-    options = kit_plain_options(temp_dir);
-    dw_publisher *second = kit_open(&k, store, &options);
-    dw_publish_note note = note_of(next_files, 2);
-    assert_ok(publish(&k, second, &note, &report, &err), &err);
-    note = note_of(NULL, 0);
-    assert_fails(publish(&k, first, &note, &report, &err), DW_CONFLICT, &err);
-    assert_ok(publish(&k, second, NULL, &report, &err), &err);
+    dw_publisher *first = open_with(store, first_files, 3);
+    dw_publisher *second = open_with(store, NULL, 0);
+    PUBLISH_WITH(second, next_files, 2);
+    assert_fails(publish_with(first, NULL, 0), DW_CONFLICT, &err);
+    PUBLISH(second);
     assert_files(store, 2, next_files, 2);
     dw_publisher_close(first);
     dw_publisher_close(second);
-    dw_store_close(store);
-    kit_free(&k);
 }
 
 /* ---- other ways to make versions ---- */
@@ -405,38 +378,22 @@ static void test_second_writer(void **state)
 static void test_fork(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *source = kit_mem_store(), *fork = kit_mem_store();
-    dw_error err = {0};
-    dw_publish_report report;
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    dw_publisher_close(kit_open(&k, source, &options));
-    options = kit_plain_options(temp_dir);
-    options.first = DW_FIRST_FORK;
-    options.fork_store = source;
-    dw_publisher *p = kit_open(&k, fork, &options);
-    assert_int_equal(n_stored(fork), 3);
-    assert_files(fork, 0, first_files, 3);
-    assert_ok(publish(&k, p, NULL, &report, &err), &err);
-    assert_files(fork, 1, first_files, 3);
-    assert_int_equal(n_stored(fork), 3);
-    dw_publisher_close(p);
-    /* its own files come first */
-    dw_store *other = kit_mem_store();
-    options.files = next_files;
-    options.n_files = 2;
-    options.has_files = true;
-    p = kit_open(&k, other, &options);
-    assert_files(other, 0, next_files, 2);
-    dw_publisher_close(p);
-    dw_store_close(other);
-    dw_store_close(fork);
-    dw_store_close(source);
-    kit_free(&k);
+    dw_store *forks[] = {kit_mem_store(), kit_mem_store()};
+    dw_publisher_close(open_with(store, first_files, 3));
+    for (int own = 0; own < 2; own++) { /* its own files come first */
+        const dw_file *files = own ? next_files : first_files;
+        const size_t n = own ? 2 : 3;
+        dw_publish_options options = options_with(own ? files : NULL, own ? n : 0);
+        options.first = DW_FIRST_FORK;
+        options.fork_store = store;
+        dw_publisher *p = kit_open(&k, forks[own], &options);
+        assert_files(forks[own], 0, files, n);
+        PUBLISH(p);
+        assert_files(forks[own], 1, files, n);
+        assert_int_equal(n_stored(forks[own]), n);
+        dw_publisher_close(p);
+        dw_store_close(forks[own]);
+    }
 }
 
 /* A repair keeps the files of the head; those that are given are stored again, as their
@@ -444,80 +401,58 @@ static void test_fork(void **state)
 static void test_repair(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
-    dw_error err = {0};
-    dw_repair_report report;
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = next_files;
-    options.n_files = 2;
-    options.has_files = true;
-    dw_publisher_close(kit_open(&k, store, &options));
-    options = kit_plain_options(temp_dir);
-    assert_ok(dw_stream_repair(store, k.tensors, KIT_TENSORS, &options, &report, &err),
-              &err);
-    assert_int_equal(report.version, 1);
-    assert_files(store, 1, next_files, 2);
-    assert_int_equal(n_stored(store), 2);
-    kit_remove_all(store, "files/");
-    options.files = next_files;
-    options.n_files = 2;
-    options.has_files = true;
-    assert_ok(dw_stream_repair(store, k.tensors, KIT_TENSORS, &options, &report, &err),
-              &err);
-    assert_int_equal(report.version, 2);
-    assert_files(store, 2, next_files, 2);
-    dw_store_close(store);
-    kit_free(&k);
+    dw_publisher_close(open_with(store, next_files, 2));
+    for (uint64_t given = 0; given < 2; given++) {
+        dw_repair_report repaired;
+        const dw_publish_options options = options_with(given ? next_files : NULL, 2);
+        if (given)
+            kit_remove_all(store, "files/");
+        assert_ok(
+            dw_stream_repair(store, k.tensors, KIT_TENSORS, &options, &repaired, &err),
+            &err);
+        assert_int_equal(repaired.version, 1 + given);
+        assert_files(store, 1 + given, next_files, 2);
+        assert_int_equal(n_stored(store), 2);
+    }
 }
 
 /* ---- memory ---- */
 
-static kit *memory_kit;
-
-static dw_status publish_files(dw_error *err)
+static dw_status publish_files(dw_error *fault)
 {
-    dw_store *store = NULL;
+    dw_store *other = NULL;
     dw_publisher *p = NULL;
     static unsigned n;
     char url[40];
     snprintf(url, sizeof url, "mem:memory-%u", n++);
-    dw_publish_options options = kit_plain_options(temp_dir);
-    options.files = first_files;
-    options.n_files = 3;
-    options.has_files = true;
-    dw_status status = dw_store_open(&store, url, NULL, err);
+    const dw_publish_options options = options_with(first_files, 3);
+    dw_status status = dw_store_open(&other, url, NULL, fault);
     if (status == DW_OK)
-        status =
-            dw_publisher_open(&p, store, memory_kit->tensors, KIT_TENSORS, &options, err);
+        status = dw_publisher_open(&p, other, k.tensors, KIT_TENSORS, &options, fault);
     dw_publisher_close(p);
-    dw_store_close(store);
+    dw_store_close(other);
     return status;
 }
 
 static void test_no_memory(void **state)
 {
     (void)state;
-    kit k;
-    kit_make(&k);
-    memory_kit = &k;
     fail_every_allocation(publish_files, NULL);
-    kit_free(&k);
 }
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_changes_are_stored),
-        cmocka_unit_test(test_never_given),
-        cmocka_unit_test(test_a_failure_loses_nothing),
-        cmocka_unit_test(test_a_commit_in_doubt),
-        cmocka_unit_test(test_skipped),
-        cmocka_unit_test(test_second_writer),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_repair),
-        cmocka_unit_test(test_no_memory),
+        TEST(test_only_changes_are_stored),
+        TEST(test_never_given),
+        TEST(test_a_failure_loses_nothing),
+        TEST(test_a_commit_in_doubt),
+        TEST(test_skipped),
+        TEST(test_second_writer),
+        TEST(test_fork),
+        TEST(test_repair),
+        TEST(test_no_memory),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
