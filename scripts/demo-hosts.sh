@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # The demo on three hosts, that is, network namespaces (tests/servers/hosts.sh): the trainer
-# on one, the rollout servers with their agents on another, and between them a host with a
-# real S3 server, the environment and a proxy for text. The trainer and the rollout host
-# have no route to each other: weights go through the bucket, prompts and guesses through
-# the proxy.
+# on one, the rollout servers on another, and between them a host with a real S3 server,
+# the environment and a proxy for text. The trainer and the rollout host have no route to
+# each other: weights go through the bucket, prompts and guesses through the proxy.
 #
 #     scripts/demo-hosts.sh [option of wordle-demo ...]
 #

@@ -57,8 +57,6 @@ group_build() {
     want libexpat1-dev  pkg-config --exists expat
     want libmicrohttpd-dev pkg-config --exists libmicrohttpd
     want zlib1g-dev     pkg-config --exists zlib
-    want libpcre2-dev    pkg-config --exists libpcre2-8   # these two: examples/wordle
-    want libutf8proc-dev pkg-config --exists libutf8proc
 }
 
 group_python() {

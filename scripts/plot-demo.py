@@ -5,18 +5,20 @@ r"""Plots of recorded runs of the demo, as SVG, and the numbers behind docs/FIGU
 
 For docs/img:
 
-    for s in 1 2 3; do build/examples/wordle/wordle-demo --seed $s --record runs/seed-$s; done
-    build/examples/wordle/wordle-demo --no-sync --record runs/no-sync
+    mkdir runs
+    for s in 1 2 3; do build/examples/wordle/wordle-demo --seed $s --dir runs/seed-$s; done
+    build/examples/wordle/wordle-demo --no-sync --dir runs/no-sync
     scripts/plot-demo.py docs/img seed-1=runs/seed-1 seed-2=runs/seed-2 seed-3=runs/seed-3 \
         no-sync=runs/no-sync
 
-RECORD is what `wordle-demo --record DIR` left. Names that begin with `seed` are drawn
+RECORD is what `wordle-demo --dir DIR` left. Names that begin with `seed` are drawn
 together with one that begins with `no-sync`. Prints a table in Markdown; writes
 demo-reward.svg and demo-bytes.svg.
 """
 import json
 import math
 import pathlib
+import re
 import statistics
 import sys
 
@@ -38,25 +40,24 @@ STYLE = """  <style>
 """
 
 
-def read(path):
-    return [json.loads(line) for line in open(path)]
-
-
 def load(record):
     record = pathlib.Path(record)
-    lines = read(record / "train.jsonl")
+    lines = [json.loads(line) for line in open(record / "train.jsonl")]
     steps = {}  # a restarted trainer repeats some steps: the last line counts
     for line in lines:
         if line["event"] == "step":
             steps[line["step"]] = line
-    agents = [read(path) for path in sorted(record.glob("agent-*.log"))]
+    pauses = []
+    for path in sorted(record.glob("rollout-*.log")):
+        pauses += re.findall(r"paused ([\d.]+) ms", path.read_text())[1:]  # the first fills
     return {
         "steps": [steps[n] for n in sorted(steps)],
+        "sent": [line for line in lines
+                 if line["event"] == "version" and line["of"].startswith("step ")],
         "params": next(line["params"] for line in lines if line["event"] == "start"),
-        "pauses": [event["stopped_ms"] for agent in agents for event in agent
-                   if event["event"] == "version" and event["from"] is not None],
+        "pauses": [float(pause) for pause in pauses],
         "seconds": lines[-1]["t"],
-        "end": next((line for line in lines if line["event"] == "evaluation"), None),
+        "end": next((line for line in reversed(lines) if line["event"] == "evaluation"), None),
     }
 
 
@@ -123,7 +124,8 @@ def plot(title, label, curves, low=None):
 
 def table(runs):
     heads = ["run", "reward, first tenth", "last tenth", "won, first tenth", "last tenth",
-             "fitting, first tenth", "last tenth", "last weights: reward", "won", "fitting", "bytes a step", "bits a change", "changed",
+             "fitting, first tenth", "last tenth", "last weights: reward", "won", "fitting", "age, mean",
+             "most", "bytes a step", "bits a change", "changed",
              "whole / delta", "pause, median", "most", "seconds"]
     print("| " + " | ".join(heads) + " |")
     print("|-----" + "|-----:" * (len(heads) - 1) + "|")
@@ -137,7 +139,9 @@ def table(runs):
         end = run["end"]
         row += [f"{end['reward']:.2f}", f"{100 * end['win_rate']:.1f} %",
                 f"{100 * end.get('consistent_rate', 0):.1f} %"] if end else ["-"] * 3
-        sent = [s for s in steps if "bytes" in s]
+        row += [f"{statistics.fmean(s['lag'] for s in steps):.1f}",
+                f"{max(s['max_lag'] for s in steps):.0f}"]
+        sent = run["sent"]
         if sent:
             n_bytes = sum(s["bytes"] for s in sent)
             changed = sum(s["changed"] for s in sent)
@@ -163,7 +167,7 @@ def main():
     (out / "demo-reward.svg").write_text(
         plot("Mean reward of a game", "means over nine steps of 64 games", curves))
     name, run = next((n, r) for n, r in runs.items() if not n.startswith("no-sync"))
-    sent = [s["bytes"] / 1e3 for s in run["steps"] if "bytes" in s]
+    sent = [s["bytes"] / 1e3 for s in run["sent"]]
     (out / "demo-bytes.svg").write_text(
         plot("Kilobytes of a version", f"{name.replace('-', ' ')}",
              [("line", "delta", sent),

@@ -2,7 +2,7 @@
 # Tests streams with kills, many followers and damage, for longer than `make test`: half
 # of the rounds with a directory, half with a real S3 server (all with a directory if no
 # server can be started), then a hundred followers of each; and the loop of
-# examples/wordle, whose trainer, servers, agents and environment are killed in turn; and
+# examples/wordle, whose trainer, servers and environment are killed in turn; and
 # an agent with a real vLLM, if DW_TEST_PEERS is set.
 #
 #     scripts/soak.sh ROUNDS          SEED=n repeats the choices of a run
@@ -25,17 +25,24 @@ mkdir -p build
 }
 
 failed=
-# A kill every five steps, but none in the last steps, because a killed server must be
-# back for the proof at the end.
+# After each kill, five more steps: what was killed must be back for the proof at the end.
 wordle() { # KILLS
-    local kills=() step=5 who=(rollout-0 trainer agent-1 rollout-1 agent-0 env)
+    local dir pid status=0 i who=(wordle-rollout wordle-train wordle-env)
+    dir=$(mktemp -d)
     RANDOM=${SEED:-$$}
-    while [ ${#kills[@]} -lt $((2 * $1)) ]; do
-        kills+=(--kill "${who[RANDOM % ${#who[@]}]}@$step")
-        step=$((step + 5))
+    HOME=$dir build/examples/wordle/wordle-demo ${DW_TEST_STORE:+--store "$DW_TEST_STORE"} \
+        --restart --warmup 60 --steps $((40 * $1 + 40)) --dir "$dir/run" &
+    pid=$!
+    for ((i = 1; i <= 2 * $1; i++)); do
+        until [ "$(grep -cs '"event":"step"' "$dir/run/train.jsonl")" -ge $((i * 5)) ] 2>/dev/null; do
+            kill -0 $pid 2>/dev/null || break 2
+            sleep 0.1
+        done
+        pkill -KILL -P $pid -x "${who[RANDOM % ${#who[@]}]}" || true
     done
-    tests/own_home.sh build/examples/wordle/wordle-demo ${DW_TEST_STORE:+--store "$DW_TEST_STORE"} \
-        --warmup 60 --steps $((step + 10)) "${kills[@]}"
+    wait $pid || status=$?
+    rm -rf "$dir"
+    return $status
 }
 
 soak() { # WHAT ROUNDS

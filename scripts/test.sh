@@ -126,7 +126,6 @@ pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
         DW_SIGV4_DRIVER=$PWD/build/tests/sigv4_driver \
         DW_AGENT_DRIVER=$PWD/build/tests/agent_driver \
         DW_WORDLE_LIB=$PWD/build/tests/libwordle_model_shared.so \
-        DW_QWEN_SAMPLE=$PWD/build/examples/wordle/qwen-sample \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \

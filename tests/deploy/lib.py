@@ -4,7 +4,6 @@ import sys
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = TREE / "deploy"
-WORDLE = TREE / "examples/wordle/containers"
 
 try:
     import yaml

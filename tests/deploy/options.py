@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from lib import DEPLOY, WORDLE, Check, documents
+from lib import DEPLOY, Check, documents
 
 check = Check()
 helps = {}
@@ -64,7 +64,7 @@ def manifests():
 
 
 def scripts():
-    for path in sorted([*(DEPLOY / "containers").glob("**/*"), *WORDLE.iterdir()]):
+    for path in sorted((DEPLOY / "containers").glob("**/*")):
         if path.suffix in (".Dockerfile", ".sh"):
             text = re.sub(r"\\\n#?", " ", path.read_text())
             for verb, rest in re.findall(r"deltawire(?:-agent|-trainer)? (\w[\w-]+) (.*)", text):

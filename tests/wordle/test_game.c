@@ -1,5 +1,4 @@
-/* The rules of the game against an independent implementation, the rewards of guesses,
- * and the stored games. */
+/* The rules of the game against an independent implementation, and the rewards. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "games.h"
+#include "game.h"
 #include "program.h"
 
 static words list;
@@ -73,25 +72,6 @@ static void every_pair_of_the_list(void **state)
     for (size_t i = 0; i < list.n; i++)
         for (size_t j = 0; j < list.n; j++)
             check_pair(list.list[i], list.list[j]);
-}
-
-static void spell(word out, unsigned number)
-{
-    for (int i = 0; i < 5; i++, number /= 3)
-        out[i] = (char)('a' + number % 3);
-    out[5] = '\0';
-}
-
-static void every_pair_of_three_letters(void **state)
-{
-    (void)state;
-    for (unsigned i = 0; i < 243; i++)
-        for (unsigned j = 0; j < 243; j++) {
-            word guess, answer;
-            spell(guess, i);
-            spell(answer, j);
-            check_pair(guess, answer);
-        }
 }
 
 /* ---- text and rewards ---- */
@@ -191,117 +171,13 @@ static void random_games(void **state)
     }
 }
 
-/* ---- stored games ---- */
-
-static games_entry *find(games *g, const games_entry *e, uint64_t now)
-{
-    char id[32];
-    snprintf(id, sizeof id, "%016llx", (unsigned long long)e->id);
-    return games_find(g, id, now);
-}
-
-static void seeds(void **state)
-{
-    enum { N_ANSWERS = 20 };
-    games g;
-    bool seen[MAX_WORDS] = {false};
-    size_t n_seen = 0;
-    (void)state;
-    assert_int_equal(games_init(&g, &list, N_ANSWERS, 5000, NULL), DW_OK);
-    for (uint64_t seed = 0; seed < 1000; seed++) {
-        const games_entry *a = games_open(&g, seed, 0), *b = games_open(&g, seed, 0);
-        assert_string_equal(a->game.answer, b->game.answer);
-        assert_true(a->id != b->id);
-        for (size_t i = 0; i < list.n; i++)
-            if (strcmp(list.list[i], a->game.answer) == 0 && !seen[i]) {
-                seen[i] = true;
-                n_seen++;
-            }
-    }
-    assert_int_equal(n_seen, N_ANSWERS);
-    games_release(&g);
-}
-
-static void room_and_time(void **state)
-{
-    games g;
-    (void)state;
-    assert_int_equal(games_init(&g, &list, 0, 3, NULL), DW_OK);
-    games_entry *first = games_open(&g, 1, 0);
-    games_entry *second = games_open(&g, 2, 0);
-    assert_non_null(games_open(&g, 3, 5000));
-    assert_null(games_open(&g, 4, 5000)); /* all are in progress */
-    games_guess(&g, second, second->game.answer, 5);
-    games_entry *fourth = games_open(&g, 4, 5000); /* replaces the finished one */
-    assert_non_null(fourth);
-    assert_int_equal(g.n, 3);
-    assert_ptr_equal(find(&g, first, 6000), first); /* used, so its time starts again */
-    assert_ptr_equal(find(&g, first, 5000 + GAMES_IDLE_MS), first);
-    assert_int_equal(g.n, 3);
-    const uint64_t late = 5001 + GAMES_IDLE_MS;
-    games_expire(&g, late);
-    assert_int_equal(g.n, 1);
-    assert_null(games_find(&g, "", late));
-    assert_null(games_find(&g, "000000000000000g", late));
-    assert_null(games_find(&g, "00000000000000000", late));
-    games_drop(&g, first);
-    assert_int_equal(g.n, 0);
-    assert_int_equal(g.stats.n_won, 1);
-    games_release(&g);
-}
-
-/* ---- words ---- */
-
-static void words_of_a_file(void **state)
-{
-    static const struct {
-        const char *text;
-        size_t n; /* 0: refused */
-    } cases[] = {
-        {"crane\nabout\ncrane\n", 2},
-        {"crane", 1},
-        {"", 0},
-        {"crane\n\nabout\n", 0},
-        {"crane\ntoolong\n", 0},
-        {"Crane\n", 0},
-        {"crane\r\n", 0},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        words some;
-        dw_error err;
-        char path[] = "/tmp/words.XXXXXX";
-        FILE *file = fdopen(mkstemp(path), "w");
-        fputs(cases[i].text, file);
-        fclose(file);
-        dw_status status = words_open(&some, path, &err);
-        assert_int_equal(status, cases[i].n > 0 ? DW_OK : DW_INVALID);
-        if (status == DW_OK) {
-            assert_int_equal(some.n, cases[i].n);
-            assert_true(words_have(&some, "crane"));
-            words_release(&some);
-        }
-        remove(path);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_cases),
-        cmocka_unit_test(every_pair_of_the_list),
-        cmocka_unit_test(every_pair_of_three_letters),
-        cmocka_unit_test(a_game),
-        cmocka_unit_test(consistent),
-        cmocka_unit_test(what_is_no_guess),
-        cmocka_unit_test(random_games),
-        cmocka_unit_test(seeds),
-        cmocka_unit_test(room_and_time),
-        cmocka_unit_test(words_of_a_file),
+        cmocka_unit_test(known_cases),      cmocka_unit_test(every_pair_of_the_list),
+        cmocka_unit_test(a_game),           cmocka_unit_test(consistent),
+        cmocka_unit_test(what_is_no_guess), cmocka_unit_test(random_games),
     };
-    if (words_open(&list, NULL, NULL) != DW_OK)
-        return 1;
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    words_release(&list);
-    return rc;
+    words_read(&list);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

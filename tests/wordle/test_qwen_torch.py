@@ -1,7 +1,7 @@
-"""Compares the model of examples/wordle with transformers and PyTorch, from the same files."""
-import json
+"""Compares the model of examples/wordle with transformers and PyTorch, from the same weights."""
+import ctypes
 import os
-import subprocess
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_size_t, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 import pytest
@@ -9,255 +9,173 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-import qwen_lib as lib  # noqa: E402
-from test_tokenizer import ascii_tokenizer  # noqa: E402
-
-# heads, kv heads, head_dim, tied, rope_theta: every ratio of heads, widths that fill no
-# vector, and heads that together are wider or narrower than the hidden state.
-SHAPES = {
-    "tied": dict(heads=4, kv=2, dim=32, tied=True, theta=1e6, hidden=128, inter=384),
-    "untied": dict(heads=4, kv=4, dim=16, tied=False, theta=1e4, hidden=64, inter=160),
-    "one-kv-head": dict(heads=6, kv=1, dim=8, tied=True, theta=5e5, hidden=40, inter=104),
-    "wide-heads": dict(heads=4, kv=2, dim=64, tied=False, theta=1e6, hidden=72, inter=50),
-}
-VOCAB = 103
-
-
+if not os.path.exists(os.environ["DW_WORDLE_LIB"]):
+    pytest.skip("examples/wordle was not built", allow_module_level=True)
+LIB = ctypes.CDLL(os.environ["DW_WORDLE_LIB"])
+VOCAB, PARAMS, TENSORS = 32, 100736, 24
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 
 
-def make(path, shape, shard=False):
-    """A random Qwen3 in that directory; returns transformers' own, in fp32."""
+class Error(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int), ("where", c_char * 512), ("text", c_char * 1024)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("dtype", ctypes.c_int), ("n_dims", c_uint32),
+                ("dims", POINTER(c_uint64)), ("n_bytes", c_uint64), ("data", c_void_p),
+                ("first_byte", c_uint64), ("device", c_void_p)]
+
+
+for name, kind in (("model_trainer_new", c_void_p), ("model_session_new", c_void_p),
+                   ("model_trainer_weights", POINTER(Tensor)), ("model_trainer_step", c_float)):
+    getattr(LIB, name).restype = kind
+
+
+def pointer(array):
+    return array.ctypes.data_as(c_void_p)
+
+
+class Ours:
+    """A trainer, and its weights by name."""
+
+    def __init__(self, seed):
+        self.at = c_void_p(LIB.model_trainer_new(c_uint64(seed)))
+
+    def __del__(self):
+        LIB.model_trainer_free(self.at)
+
+    def forward(self, tokens):
+        tokens = np.array(tokens, np.int32)
+        logp, entropy = np.empty((2, len(tokens)), np.float32)
+        LIB.model_trainer_forward(self.at, pointer(tokens), c_size_t(len(tokens)), pointer(logp),
+                                  pointer(entropy))
+        return logp, entropy
+
+    def backward(self, coef):
+        LIB.model_trainer_backward(self.at, pointer(np.asarray(coef, np.float32)))
+
+    def step(self, lr):
+        return LIB.model_trainer_step(self.at, c_float(lr))
+
+    def call(self, name, path):
+        err = Error()
+        assert getattr(LIB, name)(self.at, str(path).encode(), byref(err)) == 0, err.text
+
+    def weights(self):
+        tensors = LIB.model_trainer_weights(self.at)
+        found = {}
+        for t in tensors[:TENSORS]:
+            bits = np.frombuffer(ctypes.string_at(t.data, t.n_bytes), np.uint16)
+            values = (bits.astype(np.uint32) << 16).view(np.float32)
+            found[t.name.decode()] = torch.tensor(values.reshape(t.dims[:t.n_dims]))
+        return found
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """transformers' model with the same weights, in fp32."""
     config = transformers.Qwen3Config(
-        vocab_size=VOCAB, hidden_size=shape["hidden"], intermediate_size=shape["inter"],
-        num_hidden_layers=3, num_attention_heads=shape["heads"],
-        num_key_value_heads=shape["kv"], head_dim=shape["dim"], rms_norm_eps=1e-6,
-        rope_theta=shape["theta"], tie_word_embeddings=shape["tied"],
-        max_position_embeddings=512, eos_token_id=3,
-        rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]})
-    torch.manual_seed(shape["hidden"])
-    model = transformers.Qwen3ForCausalLM(config)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(1 + torch.randn_like(p) * .2 if "norm" in name
-                    else torch.randn_like(p) * p.shape[-1] ** -.5)
-    model = model.to(torch.bfloat16)
-    model.save_pretrained(path, max_shard_size="50KB" if shard else "1GB")
-    return transformers.Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module", params=SHAPES)
-def pair(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp(request.param)
-    theirs = make(path, SHAPES[request.param], shard=request.param == "untied")
-    return theirs, lib.Model(path)
+        vocab_size=VOCAB, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+        rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False, tie_word_embeddings=True)
+    model = transformers.Qwen3ForCausalLM(config).float()
+    weights = Ours(7).weights()
+    assert model.load_state_dict(weights, strict=False) == (["lm_head.weight"], [])
+    assert sum(p.numel() for p in model.parameters()) == PARAMS
+    return model.eval()
 
 
 def random_tokens(n, seed=0):
     return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()
 
 
-def their_logits(model, tokens):
-    with torch.no_grad():
-        return model(torch.tensor([tokens])).logits[0].numpy()
+def their_logp(model, tokens):
+    logits = model(torch.tensor([tokens])).logits[0]
+    logp = torch.log_softmax(logits, -1)
+    chosen = logp[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    return chosen, -(logp.exp() * logp).sum(-1)[:-1]
 
 
-@pytest.mark.parametrize("n_tokens", [1, 5, 64, 300])
-def test_logits(pair, n_tokens):
-    theirs, ours = pair
-    tokens = random_tokens(n_tokens)
-    got = lib.Session(ours, 1, n_tokens, 2).step([(0, t) for t in tokens])
-    np.testing.assert_allclose(got, their_logits(theirs, tokens), rtol=1e-4, atol=1e-4)
+def test_inference(theirs):
+    """Prompts of several sequences in parts, then token by token; a sequence that is cut."""
+    weights = (c_float * (2 * PARAMS))()
+    ours = Ours(7)
+    LIB.model_unpack(weights, c_void_p(LIB.model_trainer_weights(ours.at)[0].data))  # the first of all
+    session = c_void_p(LIB.model_session_new(c_uint32(3)))
 
+    def step(rows):
+        seqs, tokens = (np.array(x, kind) for x, kind in zip(zip(*rows), (np.uint32, np.int32)))
+        logits = np.empty((len(rows), VOCAB), np.float32)
+        LIB.model_session_step(session, weights, pointer(seqs), pointer(tokens),
+                               c_size_t(len(rows)), pointer(logits))
+        return logits
 
-def test_logits_of_mixed_sequences(pair):
-    theirs, ours = pair
-    texts = [random_tokens(n, seed=n) for n in (3, 1, 17, 9)]
-    session = lib.Session(ours, len(texts), 20)
-    rows = [(seq, text[i]) for i in range(17) for seq, text in enumerate(texts)
-            if i < len(text)]
-    got = np.concatenate([session.step(rows[:11]), session.step(rows[11:])])
+    texts = [random_tokens(n, seed=n) for n in (128, 1, 57)]
+    rows = [(seq, text[i]) for i in range(128) for seq, text in enumerate(texts) if i < len(text)]
+    got = np.concatenate([step(rows[:100]), *(step([row]) for row in rows[100:110]),
+                          step(rows[110:])])
     for seq, text in enumerate(texts):
         mine = got[[i for i, row in enumerate(rows) if row[0] == seq]]
-        np.testing.assert_allclose(mine, their_logits(theirs, text), rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            want = theirs(torch.tensor([text])).logits[0].numpy()
+        np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
+    LIB.model_session_cut(session, c_uint32(2), c_uint32(20))
+    np.testing.assert_allclose(step([(2, t) for t in texts[2][20:40]]),
+                               got[[i for i, row in enumerate(rows) if row[0] == 2]][20:40],
+                               rtol=1e-4, atol=1e-4)
+    LIB.model_session_free(session)
 
 
-def test_older_config(tmp_path):
-    """rope_theta beside null rope_scaling, as transformers 4 wrote it."""
-    theirs = make(tmp_path, SHAPES["tied"])
-    config = json.loads((tmp_path / "config.json").read_text())
-    theta = config.pop("rope_parameters")["rope_theta"]
-    config |= {"rope_theta": theta, "rope_scaling": None, "torch_dtype": "bfloat16"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    tokens = random_tokens(40)
-    got = lib.Session(lib.Model(tmp_path), 1, 40).step([(0, t) for t in tokens])
-    np.testing.assert_allclose(got, their_logits(theirs, tokens), rtol=1e-4, atol=1e-4)
-
-
-def test_config_for_transformers(tmp_path):
-    """transformers reads the output of qwen_config_write as the same model."""
-    make(tmp_path, SHAPES["one-kv-head"])
-    ours = lib.Model(tmp_path)
-    before = transformers.AutoConfig.from_pretrained(tmp_path)
-    lib.call("qwen_config_write", lib.byref(ours.config), str(tmp_path).encode())
-    after = transformers.AutoConfig.from_pretrained(tmp_path)
-    same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-            "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
-            "tie_word_embeddings", "max_position_embeddings", "eos_token_id")
-    assert {k: getattr(before, k) for k in same} == pytest.approx(
-        {k: getattr(after, k) for k in same})
-    assert after.rope_parameters["rope_theta"] == before.rope_parameters["rope_theta"]
-
-
-def sample(path, *args):
-    done = subprocess.run([os.environ["DW_QWEN_SAMPLE"], path, *args], capture_output=True,
-                          text=True)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_qwen_sample(tmp_path):
-    """The program chooses the same tokens as transformers."""
-    theirs = make(tmp_path, SHAPES["wide-heads"])
-    tok = ascii_tokenizer()
-    tok.save(str(tmp_path / "tokenizer.json"))
-    prompt = torch.tensor([tok.encode("WORDLE\n").ids])
-    expected = theirs.generate(prompt, attention_mask=torch.ones_like(prompt),
-                               max_new_tokens=40, do_sample=False, eos_token_id=None,
-                               pad_token_id=0)
-    status, text, speed = sample(tmp_path, "WORDLE\n", "--tokens", "40", "--ignore-eos")
-    assert status == 0, speed
-    assert text == tok.decode(expected[0].tolist(), skip_special_tokens=False) + "\n"
-    assert "40 tokens" in speed
-    drawn = [sample(tmp_path, "a", "--temperature", "1", "--seed", str(i))[1]
-             for i in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert sample(tmp_path, "a", "--top-p", "2")[0] == 2
-    status, _, message = sample(tmp_path / "none", "a")
-    assert status == 1 and "config.json" in message
-
-
-# ---- training ------------------------------------------------------------------------
-
-LENGTHS = (7, 1, 2, 70, 33)
-
-
-def batch():
-    sequences = [random_tokens(n, seed=100 + n) for n in LENGTHS]
-    coef = np.random.default_rng(1).normal(size=sum(LENGTHS)).astype(np.float32)
-    coef[::5] = 0
-    return sequences, coef
-
-
-def their_scores(model, sequences):
-    """logp and entropy like the trainer's, with PyTorch's graph."""
-    logps, entropies = [], []
-    for tokens in sequences:
-        rows = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
-        chosen = rows[:-1].gather(-1, torch.tensor(tokens[1:], dtype=torch.long)[:, None])
-        logps += [chosen[:, 0], torch.zeros(1)]
-        entropies += [-(rows.exp() * rows).sum(-1)[:-1], torch.zeros(1)]
-    return torch.cat(logps), torch.cat(entropies)
-
-
-def state_of(trainer, path):
-    """Masters and moments by kind and name."""
-    from safetensors.numpy import load_file
-    trainer.save_state(path)
-    return load_file(path)
-
-
-def test_gradients(pair, tmp_path):
-    theirs, ours = pair
-    sequences, coef = batch()
-    trainer = lib.Trainer(ours, 2)
-    logp, entropy = trainer.forward(sequences)
-    expected, their_entropy = their_scores(theirs, sequences)
-    np.testing.assert_allclose(logp, expected.detach().numpy(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(entropy, their_entropy.detach().numpy(), rtol=1e-4,
-                               atol=1e-4)
-    trainer.backward(coef)
-    theirs.zero_grad()
-    (expected * torch.from_numpy(coef)).sum().backward()
-    # a step with beta1 = 0 leaves the gradient in the first moment
-    norm = trainer.step(lib.Adamw(0, 0, 0, 1, 0, 0))
-    state = state_of(trainer, tmp_path / "state.safetensors")
-    for name, p in theirs.named_parameters():
-        grad = p.grad.numpy()
-        np.testing.assert_allclose(state["moment1." + name], grad, rtol=2e-3,
-                                   atol=2e-5 * np.abs(grad).max(), err_msg=name)
-    everything = torch.cat([p.grad.flatten() for p in theirs.parameters()])
-    assert norm == pytest.approx(everything.norm().item(), rel=1e-4)
-
-
-def copy_into(model, tensors):
+def test_training(theirs, tmp_path):
+    """Log-probabilities, gradients and steps of AdamW, over a restart."""
+    ours = Ours(7)
+    masters = {name: value.clone().requires_grad_() for name, value in ours.weights().items()}
+    # ours are rounded from masters that only its state has
+    ours.call("model_trainer_save", tmp_path / "state")
+    import safetensors.torch
+    flat = safetensors.torch.load_file(tmp_path / "state")["masters"]
+    at = 0
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(tensors[name])
-
-
-@pytest.mark.parametrize("shape, max_grad_norm", [("tied", 0), ("untied", .5)])
-def test_adamw(tmp_path, shape, max_grad_norm):
-    """Three steps: masters in fp32, and the model, which has them rounded."""
-    theirs, ours = make(tmp_path, SHAPES[shape]), lib.Model(tmp_path)
-    sequences, coef = batch()
-    trainer = lib.Trainer(ours)
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for p in theirs.parameters() if p.dim() == 2], "weight_decay": 2},
-         {"params": [p for p in theirs.parameters() if p.dim() == 1], "weight_decay": 0}],
-        lr=1e-3, betas=(.9, .95), eps=1e-6)
-    how = lib.Adamw(1e-3, .9, .95, 1e-6, 2, max_grad_norm)
-    masters = {name: p.detach().clone() for name, p in theirs.named_parameters()}
-    for _ in range(3):
-        trainer.forward(sequences)
-        trainer.backward(coef)
-        trainer.step(how)
-        optimizer.zero_grad()
-        (their_scores(theirs, sequences)[0] * torch.from_numpy(coef)).sum().backward()
-        if max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
-        copy_into(theirs, masters)
-        optimizer.step()
-        masters = {name: p.detach().clone() for name, p in theirs.named_parameters()}
-
-        state = state_of(trainer, tmp_path / "state.safetensors")
-        weights = {name: torch.from_numpy(bits.copy()).view(torch.bfloat16)
-                   for name, bits in trainer.weights().items()}
-        for name, expected in masters.items():
-            master = torch.from_numpy(state["master." + name])
-            # if a gradient is nearly zero, rounding determines its sign
-            near = torch.isclose(master, expected, rtol=1e-4, atol=2e-5)
-            assert near.float().mean() > .999, name
-            assert torch.equal(master.to(torch.bfloat16), weights[name]), name
-        copy_into(theirs, weights)
-
-
-def test_resume(pair, tmp_path):
-    """A trainer that was saved and loaded continues bit for bit like the first."""
-    _, ours = pair
-    sequences, coef = batch()
-    how = lib.Adamw(1e-3, .9, .95, 1e-8, .01, 1)
-
-    def steps(trainer, n):
-        for _ in range(n):
-            trainer.forward(sequences)
-            trainer.backward(coef)
-            trainer.step(how)
-
-    first, second = lib.Trainer(ours), lib.Trainer(ours, 2)
-    steps(first, 2)
-    first.save_state(tmp_path / "state.safetensors")
-    steps(first, 2)
-    second.load_state(tmp_path / "state.safetensors")
-    steps(second, 2)
-    a, b = first.weights(), second.weights()
-    assert all(np.array_equal(a[k], b[k]) for k in a)
-
-
-def test_state_of_another_model(tmp_path):
-    make(tmp_path / "a", SHAPES["tied"])
-    make(tmp_path / "b", SHAPES["wide-heads"])
-    lib.Trainer(lib.Model(tmp_path / "a")).save_state(tmp_path / "state.safetensors")
-    other = lib.Trainer(lib.Model(tmp_path / "b"))
-    with pytest.raises(lib.Failed, match="another model"):
-        other.load_state(tmp_path / "state.safetensors")
+        for name, value in masters.items():
+            value.copy_(flat[at:at + value.numel()].reshape(value.shape))
+            at += value.numel()
+    assert at == PARAMS
+    adamw = torch.optim.AdamW(masters.values(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8,
+                              weight_decay=0)
+    for step in range(4):
+        weights = {name: value.detach().bfloat16().float().requires_grad_()
+                   for name, value in masters.items()}
+        loss = 0
+        for n in (30, 1, 85, 128):
+            tokens = random_tokens(n, seed=1000 * step + n)
+            coef = np.random.default_rng(n).normal(size=n).astype(np.float32)
+            logits = torch.func.functional_call(theirs, weights, (torch.tensor([tokens]),),
+                                                tie_weights=True).logits[0]
+            every = torch.log_softmax(logits, -1)
+            logp = every[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+            entropy = -(every.exp() * every).sum(-1)[:-1]
+            got, got_entropy = ours.forward(tokens)
+            np.testing.assert_allclose(got[:-1], logp.detach(), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(got_entropy[:-1], entropy.detach(), rtol=1e-4, atol=1e-4)
+            assert got[-1] == 0 and got_entropy[-1] == 0
+            ours.backward(coef)
+            loss = loss + (torch.tensor(coef[:-1]) * logp).sum()
+        loss.backward()
+        for name, value in masters.items():
+            value.grad = weights[name].grad
+        norm = torch.nn.utils.clip_grad_norm_(masters.values(), 1.0)
+        assert ours.step(3e-3) == pytest.approx(norm.item(), rel=1e-3)
+        adamw.step()
+        for name, value in ours.weights().items():
+            close = (value - masters[name].detach().bfloat16().float()).abs() <= \
+                1e-2 * value.abs() + 1e-4
+            assert close.float().mean() > 0.995, (step, name)
+        path = tmp_path / f"state-{step}"
+        ours.call("model_trainer_save", path)
+        if step == 0:  # the first moment is a tenth of the gradient
+            want = 0.1 * torch.cat([value.grad.flatten() for value in masters.values()])
+            got = safetensors.torch.load_file(path)["moment1"]
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4 * want.abs().max().item())
+        ours = Ours(step)
+        ours.call("model_trainer_load", path)

@@ -4,15 +4,12 @@ reports them, and goes on until it is asked to end."""
 import http.server
 import json
 import signal
-import subprocess
 import threading
 
 from lib import DEADLINE_S, Server, program, run_tests, scratch, start, wait_until
 
 ENV, TRAIN = program("WORDLE_ENV"), program("WORDLE_TRAIN")
-MODEL = scratch / "model"
-subprocess.run([TRAIN, "--init", MODEL], check=True)
-VOCAB = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+VOCAB = 32
 env = Server(ENV, "--listen", "127.0.0.1:0")
 
 
@@ -20,9 +17,14 @@ class Liar:
     """Answers with the result of ANSWER for the path and the body of a request."""
 
     def __init__(self, answer):
+        self.n_asked = 0
+
+        liar = self
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                liar.n_asked += 1
                 data = json.dumps(answer(self.path, json.loads(body or "{}"))).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(data)))
@@ -39,9 +41,10 @@ class Liar:
         threading.Thread(target=self.at.serve_forever, daemon=True).start()
 
 
-def sampler(version="0", token=1, logp=-1.0, stream=None):
-    """A server whose samples all have one token."""
+def sampler(version="0", token=1, logp=-1.0, stream=None, before=lambda: None):
+    """A server whose samples all have one token; calls BEFORE at each request."""
     def answer(_, body):
+        before()
         choice = {"text": "q", "token_ids": [token], "weight_version": version,
                   "logprobs": {"token_logprobs": [logp]}}
         choices = [{"index": i, **choice} for i in range(len(body["prompt"]))]
@@ -60,10 +63,10 @@ def judge(reward):
 def train(name, at_env, server, *options):
     """(the process, its metrics)"""
     path = scratch / f"{name}.jsonl"
-    process = start(TRAIN, "--model", MODEL, "--store", f"file://{scratch}/{name}",
+    process = start(TRAIN, "--store", f"file://{scratch}/{name}",
                     "--state", scratch / f"{name}.state", "--env", at_env.url, "--server",
                     server.url, "--metrics", path, "--warmup", 0, "--steps", 2,
-                    "--groups", 1, "--games", 2, "--players", 1, *options)
+                    "--groups", 1, "--games", 2, *options)
 
     def lines():
         assert process.poll() is None or path.exists(), "it ended"
@@ -96,7 +99,7 @@ def test_versions_of_nobody():
     server = sampler(version="7")
     process, lines = train("ahead", env, server, "--evaluate", 0)
     wait_until("a start", lambda: lines())
-    wait_until("games", lambda: env.get("/stats")["finished"] > 20)
+    wait_until("games", lambda: server.n_asked > 100)
     assert [line["event"] for line in lines()] == ["start"], lines()
     process.send_signal(signal.SIGHUP)
     assert process.wait(DEADLINE_S) == 0
@@ -104,7 +107,9 @@ def test_versions_of_nobody():
     assert process.wait(DEADLINE_S) == 0
     steps = [line for line in lines() if line["event"] == "step"]
     assert [line["step"] for line in steps] == [1, 2], steps
-    assert [line["lag"] for line in steps] == [0, 1], steps
+    assert steps[0]["lag"] == 0 and steps[1]["lag"] == 1, steps
+    versions = [line["of"] for line in lines() if line["event"] == "version"]
+    assert versions == ["step 1", "step 2"], versions
 
 
 def test_a_stream_that_is_there():
@@ -116,9 +121,34 @@ def test_a_stream_that_is_there():
     (scratch / "there.jsonl").unlink()
     process, lines = train("there", env, sampler(), "--steps", 0)
     assert process.wait(DEADLINE_S) == 0
-    begun, end = lines()[0], lines()[-1]
-    assert begun["event"] == "start" and not begun["resumed"] and "version" in begun, begun
+    start, begun, end = lines()
+    assert start["event"] == "start" and not start["resumed"], start
+    assert begun["event"] == "version" and begun["of"] == "begun 0", begun
     assert end["state"] == begun["state"] and end["version"] == begun["version"], end
+
+
+def test_a_store_that_fails():
+    """The trainer reports it, and publishes again until the store is back."""
+    real, bucket, once = scratch / "real", scratch / "failing", threading.Lock()
+    real.mkdir()
+    (scratch / "no directory").touch()
+
+    def point_to(target):
+        (scratch / "next").symlink_to(target)
+        (scratch / "next").rename(bucket)  # at once
+
+    def break_it():
+        if once.acquire(blocking=False):
+            point_to("no directory")
+
+    point_to(real)
+    process, lines = train("failing", env, sampler(before=break_it))
+    wait_until("trouble", lambda: any("failing" in line.get("where", "") for line in lines()))
+    assert "version" not in [line["event"] for line in lines()]
+    point_to(real)
+    assert process.wait(DEADLINE_S) == 0
+    versions = [(line["version"], line["of"]) for line in lines() if line["event"] == "version"]
+    assert versions == [(1, "step 1"), (2, "step 2")], versions
 
 
 run_tests(globals())

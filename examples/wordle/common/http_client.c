@@ -3,9 +3,8 @@
 #include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "fail.h"
+#include "program.h"
 
 #define MAX_ANSWER_BYTES (8u << 20)
 
@@ -74,15 +73,14 @@ void http_client_free(http_client *client)
     free(client);
 }
 
-static void prepare(http_client *client, const char *method, const char *url,
-                    const char *body, unsigned timeout_ms)
+static void prepare(http_client *client, const char *url, const char *body,
+                    unsigned timeout_ms)
 {
     CURL *curl = client->curl;
     curl_easy_reset(curl); /* connections stay */
     client->n_bytes = 0;
     client->trouble[0] = '\0';
     curl_easy_setopt(curl, CURLOPT_URL, url);
-    curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
     if (body) {
         curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
         curl_easy_setopt(curl, CURLOPT_HTTPHEADER, client->headers);
@@ -99,45 +97,36 @@ static void prepare(http_client *client, const char *method, const char *url,
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, client);
 }
 
-/* {"error": "..."} or {"error": {"message": "..."}} */
-static const char *said(const json_t *answer)
-{
-    const json_t *error = json_object_get(answer, "error");
-    if (json_is_object(error))
-        error = json_object_get(error, "message");
-    return json_is_string(error) ? json_string_value(error) : "no reason given";
-}
-
 static dw_status judge(const http_client *client, const char *url, json_t **answer,
                        dw_error *err)
 {
     long code = 0;
+    const char *why = NULL;
     curl_easy_getinfo(client->curl, CURLINFO_RESPONSE_CODE, &code);
     json_t *object = json_loadb(client->bytes ? client->bytes : "", client->n_bytes,
                                 JSON_REJECT_DUPLICATES, NULL);
     dw_status status = DW_OK;
+    json_unpack(object, "{s:{s:s}}", "error", "message", &why);
     if (code < 200 || code > 299)
         status = wordle_fail(err, DW_CONFLICT, url, "was refused with %ld: %.200s", code,
-                             said(object));
-    else if (answer && !json_is_object(object))
+                             why ? why : "no reason given");
+    else if (!json_is_object(object))
         status = wordle_fail(err, DW_INVALID, url,
                              "does not answer with a JSON object: is it the right port?");
-    if (status == DW_OK && answer)
+    if (status == DW_OK)
         *answer = json_incref(object);
     json_decref(object);
     return status;
 }
 
-dw_status http_client_ask(http_client *client, const char *method, const char *url,
-                          const json_t *body, unsigned timeout_ms, json_t **answer,
-                          dw_error *err)
+dw_status http_client_ask(http_client *client, const char *url, const json_t *body,
+                          unsigned timeout_ms, json_t **answer, dw_error *err)
 {
-    if (answer)
-        *answer = NULL;
+    *answer = NULL;
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     if (body && !text)
         return wordle_fail(err, DW_NO_MEMORY, url, "out of memory");
-    prepare(client, method, url, text, timeout_ms);
+    prepare(client, url, text, timeout_ms);
     CURLcode code = curl_easy_perform(client->curl);
     free(text);
     if (stopped(client))
@@ -147,11 +136,4 @@ dw_status http_client_ask(http_client *client, const char *method, const char *u
                            client->trouble[0] ? client->trouble
                                               : curl_easy_strerror(code));
     return judge(client, url, answer, err);
-}
-
-void http_client_pause(const http_client *client, unsigned ms)
-{
-    const struct timespec tick = {.tv_nsec = 20000000};
-    for (unsigned passed = 0; passed < ms && !stopped(client); passed += 20)
-        nanosleep(&tick, NULL);
 }

@@ -17,15 +17,11 @@ typedef struct http_client http_client;
 dw_status http_client_new(http_client **out, const atomic_bool *stop, dw_error *err);
 void http_client_free(http_client *client);
 
-/* METHOD is "GET", "POST" or "DELETE"; BODY is borrowed, and may be NULL. *ANSWER (may be
- * NULL) takes the answered object, which the caller releases. DW_UNAVAILABLE if nobody
- * answered in time, DW_INVALID if the answer is no JSON object, DW_CONFLICT for any
- * status outside 200 to 299, with the server's message. */
-dw_status http_client_ask(http_client *client, const char *method, const char *url,
-                          const json_t *body, unsigned timeout_ms, json_t **answer,
-                          dw_error *err);
-
-/* Sleeps until the time is over or the flag is set. */
-void http_client_pause(const http_client *client, unsigned ms);
+/* POST with BODY, which is borrowed; GET if it is NULL. *ANSWER takes the answered
+ * object, which the caller releases. DW_UNAVAILABLE if nobody answered in time,
+ * DW_INVALID if the answer is no JSON object, DW_CONFLICT for any status outside 200 to
+ * 299, with the server's message. */
+dw_status http_client_ask(http_client *client, const char *url, const json_t *body,
+                          unsigned timeout_ms, json_t **answer, dw_error *err);
 
 #endif

@@ -2,38 +2,28 @@
 
 #include <errno.h>
 #include <microhttpd.h>
+#include <netdb.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "fail.h"
-#include "listen.h"
+#include "program.h"
 
-enum {
-    MAX_CONNECTIONS = 512,
-    MAX_OF_ONE = 384,
-    IDLE_S = 60,
-    END_MS = 1000,
-    MAX_MESSAGE = 1024
-};
+enum { MAX_CONNECTIONS = 512, IDLE_S = 60, MAX_MESSAGE = 1024, N_BACKLOG = 256 };
 
 struct web {
     struct MHD_Daemon *daemon;
-    atomic_uint n_put_off;
     size_t max_body;
     web_handler handler;
     void *context;
-    char url[LISTEN_URL_BYTES];
+    char url[128];
 };
 
 /* One request, from its first line to the end of its answer. */
 struct web_call {
-    web *server;
     struct MHD_Connection *connection;
     const char *method; /* of the connection */
     const char *path;
@@ -43,9 +33,6 @@ struct web_call {
     json_t *body;
     bool answered;
     enum MHD_Result result;
-    void *job; /* of a deferred call */
-    void (*finish)(web_call *call, void *job);
-    void (*release)(void *job);
 };
 
 /* ---- answers ---- */
@@ -78,40 +65,11 @@ void web_refuse(web_call *call, unsigned status, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    /* a text may be cut within a character */
-    json_t *message = json_string(text);
+    json_t *message = json_string(text); /* NULL: it was cut within a character */
     web_reply(call, status,
               json_pack("{s:{s:o,s:i}}", "error", "message",
                         message ? message : json_string("the request is wrong"), "code",
                         (int)status));
-}
-
-void web_put_off(web_call *call, void *job, void (*finish)(web_call *call, void *job),
-                 void (*release)(void *job))
-{
-    call->job = job;
-    call->finish = finish;
-    call->release = release;
-    call->answered = true;
-    call->result = MHD_YES;
-    atomic_fetch_add(&call->server->n_put_off, 1);
-    MHD_suspend_connection(call->connection);
-}
-
-void web_resume(web_call *call)
-{
-    MHD_resume_connection(call->connection);
-}
-
-bool web_is_gone(const web_call *call)
-{
-    char byte;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(call->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (!info)
-        return false;
-    const ssize_t n = recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 /* ---- requests ---- */
@@ -128,15 +86,7 @@ const char *web_method(const web_call *call)
 
 bool web_is(const web_call *call, const char *method, const char *path)
 {
-    const size_t n = strlen(path);
-    const bool below = path[n - 1] == '/';
-    return strcmp(call->method, method) == 0 &&
-           (below ? strncmp(call->path, path, n) == 0 : strcmp(call->path, path) == 0);
-}
-
-const char *web_query(const web_call *call, const char *name)
-{
-    return MHD_lookup_connection_value(call->connection, MHD_GET_ARGUMENT_KIND, name);
+    return strcmp(call->method, method) == 0 && strcmp(call->path, path) == 0;
 }
 
 json_t *web_body(const web_call *call)
@@ -189,7 +139,6 @@ static enum MHD_Result take(void *context, struct MHD_Connection *connection,
         *kept = call = calloc(1, sizeof *call);
         if (!call)
             return MHD_NO;
-        call->server = server;
         call->connection = connection;
         return MHD_YES;
     }
@@ -200,10 +149,7 @@ static enum MHD_Result take(void *context, struct MHD_Connection *connection,
         *n_upload = 0;
         return good ? MHD_YES : MHD_NO;
     }
-    if (call->finish)
-        call->finish(call, call->job);
-    else
-        dispatch(server, call);
+    dispatch(server, call);
     return call->result;
 }
 
@@ -211,15 +157,9 @@ static void forget(void *context, struct MHD_Connection *connection, void **kept
                    enum MHD_RequestTerminationCode code)
 {
     web_call *call = *kept;
-    (void)context;
-    (void)connection;
-    (void)code;
+    (void)context, (void)connection, (void)code;
     if (!call)
         return;
-    if (call->release) {
-        call->release(call->job);
-        atomic_fetch_sub(&call->server->n_put_off, 1);
-    }
     json_decref(call->body);
     free(call->bytes);
     free(call);
@@ -227,6 +167,55 @@ static void forget(void *context, struct MHD_Connection *connection, void **kept
 }
 
 /* ---- the server ---- */
+
+/* A socket that listens, or -1 and errno. */
+static int try_one(const struct addrinfo *to)
+{
+    const int on = 1;
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, to->ai_addr, to->ai_addrlen) == 0 && listen(fd, N_BACKLOG) == 0)
+        return fd;
+    const int number = errno;
+    close(fd);
+    errno = number;
+    return -1;
+}
+
+static dw_status open_socket(int *fd, char *url, size_t room, const char *text,
+                             dw_error *err)
+{
+    char host[101], port[8];
+    int n = 0; /* of the whole text; 0: it goes on */
+    if (sscanf(text, "%100[^]:[]:%5[0-9]%n", host, port, &n) != 2 || text[n] != '\0' ||
+        strtoul(port, NULL, 10) > 65535)
+        return wordle_fail(err, DW_INVALID, text,
+                           "no address to listen at: HOST:PORT, port 0 for any that is "
+                           "free");
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list;
+    const int code = getaddrinfo(host, port, &hints, &list);
+    if (code != 0)
+        return wordle_fail(err, DW_INVALID, text, "no such address: %s",
+                           gai_strerror(code));
+    *fd = -1;
+    for (const struct addrinfo *at = list; at && *fd < 0; at = at->ai_next)
+        *fd = try_one(at);
+    freeaddrinfo(list);
+    if (*fd < 0)
+        return wordle_fail(err, DW_CONFLICT, text, "cannot listen there: %s",
+                           strerror(errno));
+    struct sockaddr_storage address;
+    socklen_t n_address = sizeof address;
+    getsockname(*fd, (struct sockaddr *)&address, &n_address);
+    getnameinfo((struct sockaddr *)&address, n_address, NULL, 0, port, sizeof port,
+                NI_NUMERICSERV);
+    snprintf(url, room, "http://%s:%s", host, port);
+    return DW_OK;
+}
 
 dw_status web_start(web **out, const char *listen, size_t max_body, web_handler handler,
                     void *context, dw_error *err)
@@ -239,16 +228,13 @@ dw_status web_start(web **out, const char *listen, size_t max_body, web_handler 
     server->max_body = max_body;
     server->handler = handler;
     server->context = context;
-    dw_status status = listen_open(&fd, server->url, listen, err);
+    dw_status status = open_socket(&fd, server->url, sizeof server->url, listen, err);
     if (status == DW_OK) {
         server->daemon = MHD_start_daemon(
-            MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC |
-                MHD_ALLOW_SUSPEND_RESUME,
-            0, NULL, NULL, take, server, MHD_OPTION_LISTEN_SOCKET, fd,
-            MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-            (unsigned)MAX_OF_ONE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
-            MHD_OPTION_END);
+            MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, 0, NULL, NULL,
+            take, server, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
+            forget, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_END);
         if (!server->daemon) {
             close(fd);
             status = wordle_fail(err, DW_IO, listen, "the HTTP server did not start");
@@ -265,12 +251,7 @@ void web_stop(web *server)
 {
     if (!server)
         return;
-    const int fd = MHD_quiesce_daemon(server->daemon);
-    for (int ms = 0; ms < END_MS && atomic_load(&server->n_put_off) > 0; ms += 5)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     MHD_stop_daemon(server->daemon);
-    if (fd >= 0)
-        close(fd);
     free(server);
 }
 

@@ -1,8 +1,5 @@
-/* A small HTTP server that speaks JSON, for the programs of this example.
- *
- * One thread handles the requests in order, so a handler needs no lock for its own data.
- * If an answer takes longer, the handler defers the call, and another thread resumes it.
- */
+/* A small HTTP server that speaks JSON. One thread handles the requests in order, so a
+ * handler needs no lock for its own data. */
 #ifndef WORDLE_WEB_H
 #define WORDLE_WEB_H
 
@@ -15,32 +12,25 @@
 typedef struct web web;
 typedef struct web_call web_call;
 
-/* Answers the call, or defers it. */
+/* Answers the call. */
 typedef void (*web_handler)(void *context, web_call *call);
 
-/* Listens at HOST:PORT or [IPV6]:PORT, port 0 for any free one, and begins to serve.
- * Bodies of more than MAX_BODY bytes, and those that are no JSON object, are refused
- * before the handler is called. Block the signals that end the program first: threads are
- * made here. */
+/* Listens at HOST:PORT, port 0 for any free one, and begins to serve. Bodies of more than
+ * MAX_BODY bytes, and those that are no JSON object, are refused before the handler is
+ * called. Block the signals that end the program first: a thread is made here. */
 dw_status web_start(web **out, const char *listen, size_t max_body, web_handler handler,
                     void *context, dw_error *err);
-
-/* Deferred calls must have been resumed; they get a second to be answered. */
 void web_stop(web *server);
 
 /* "http://127.0.0.1:8000" */
 const char *web_url(const web *server);
 
-/* ---- calls: in the handler ----------------------------------------------------------
- */
+/* ---- in the handler ---- */
 
-/* Whether it is METHOD and PATH. A path that ends with a slash matches all below. */
+/* Whether it is METHOD and PATH. */
 bool web_is(const web_call *call, const char *method, const char *path);
 const char *web_path(const web_call *call);
 const char *web_method(const web_call *call);
-
-/* The value of ?NAME=, or NULL. */
-const char *web_query(const web_call *call, const char *name);
 
 /* The object that was sent; an empty one if there is no body. Borrowed. */
 json_t *web_body(const web_call *call);
@@ -51,15 +41,5 @@ void web_reply(web_call *call, unsigned status, json_t *body);
 /* {"error": {"message": ..., "code": status}} */
 __attribute__((format(printf, 3, 4))) void web_refuse(web_call *call, unsigned status,
                                                       const char *format, ...);
-
-/* Defers the call. After web_resume the server's thread calls FINISH, which answers.
- * RELEASE is called once, when the call is over. Any thread may resume, once. */
-void web_put_off(web_call *call, void *job, void (*finish)(web_call *call, void *job),
-                 void (*release)(void *job));
-void web_resume(web_call *call);
-
-/* Whether the client of a deferred call has closed its side. Any thread may call it,
- * before web_resume. */
-bool web_is_gone(const web_call *call);
 
 #endif

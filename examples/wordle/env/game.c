@@ -1,11 +1,38 @@
 #include "game.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N_LETTERS = 26 };
 
+/* words.txt, by cmake/embed.cmake */
+extern const unsigned char wordle_words[];
+extern const size_t wordle_words_bytes;
+
 #define INVALID_FEEDBACK "!!!!!"
+
+/* ---- words ---- */
+
+/* The file has a word a line, sorted (tests/wordle/words.sh). */
+void words_read(words *out)
+{
+    const size_t n_line = WORD_LETTERS + 1;
+    memset(out, 0, sizeof *out);
+    for (; out->n < WORDS_MAX && (out->n + 1) * n_line <= wordle_words_bytes; out->n++)
+        memcpy(out->list[out->n], wordle_words + out->n * n_line, WORD_LETTERS);
+}
+
+static int compare(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(word));
+}
+
+bool words_have(const words *list, const char *text)
+{
+    return strlen(text) == WORD_LETTERS &&
+           bsearch(text, list->list, list->n, sizeof(word), compare) != NULL;
+}
 
 /* ---- rules ---- */
 

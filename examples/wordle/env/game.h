@@ -28,7 +28,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "words.h"
+/* ---- words: five letters a to z each, sorted ---- */
+
+enum { WORD_LETTERS = 5, WORDS_MAX = 1024 };
+
+typedef char word[WORD_LETTERS + 1];
+
+typedef struct words {
+    size_t n;
+    word list[WORDS_MAX];
+} words;
+
+/* The list of words.txt, which is in the program. */
+void words_read(words *out);
+
+/* Whether TEXT, a string, is one of them. */
+bool words_have(const words *list, const char *text);
+
+/* ---- games ---- */
 
 #define GAME_INVALID    (-0.2)
 #define GAME_REPEATED   (-0.2)

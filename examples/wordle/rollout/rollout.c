@@ -1,274 +1,213 @@
-/* wordle-rollout: an inference server over the weights that `deltawire follow` keeps in a
- * directory. They are mapped: a new version is served without a copy or a reload. */
+/* wordle-rollout: an inference server that follows a stream.
+ *
+ * One thread follows: it fetches, decodes and proves a version while the other one
+ * serves, and changes the weights between two requests. So all samples of a request come
+ * from one version.
+ */
 #include "rollout.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-
-#include "fail.h"
-#include "program.h"
+#include <string.h>
+#include <time.h>
 
 static const char help[] =
-    "wordle-rollout serves a small Qwen3 from the directory that a follower updates.\n"
+    "usage: wordle-rollout --stream URL [--listen HOST:PORT]\n"
     "\n"
-    "    wordle-rollout --weights DIR [--model DIR] [--listen HOST:PORT] [--threads N]\n"
-    "                   [--max-seqs N] [--max-len N] [--served-model-name NAME]\n"
-    "                   [--control HOST:PORT]\n"
+    "Serves the model of a stream, always with the newest version.\n"
     "\n"
-    "  --weights DIR       the directory of `deltawire follow --into`; may be missing "
-    "yet\n"
-    "  --model DIR         has config.json and tokenizer.json (default: --weights)\n"
+    "  --stream URL        file:///DIR, s3://BUCKET/PREFIX, hf://...; may be empty yet\n"
     "  --listen HOST:PORT  the address; port 0: any free one (127.0.0.1:8000)\n"
-    "  --control HOST:PORT the address of the control interface, which asks for no key.\n"
-    "                      It is then not at the other address, which may be public\n"
-    "  --threads N         for a step of the model (1; 0: all cores)\n"
-    "  --max-seqs N        samples that are computed side by side (128)\n"
-    "  --max-len N         tokens of a sample with its prompt (1024)\n"
-    "  --served-model-name NAME\n"
     "\n"
     "POST /v1/completions as in OpenAI's API, with the version of the weights of each\n"
-    "sample; vLLM's control interface for the follower; GET /health, "
-    "/digest,\n"
-    "/v1/models. It prints its address, and ends on SIGTERM or SIGINT.\n"
-    "Exit status: 0, 1 after a failure, 2 for wrong use.\n"
+    "sample; GET /health, /digest. It prints its address and a line for each version, "
+    "and\n"
+    "ends on SIGTERM or SIGINT. Exit status: 0, 1 after a failure, 2 for wrong use.\n"
     "\n"
     "Example:\n"
-    "    wordle-rollout --weights /dev/shm/policy --model model &\n"
-    "    deltawire follow s3://bucket/run --into /dev/shm/policy \\\n"
-    "        --engine vllm=http://127.0.0.1:8000 &\n"
-    "    curl -d "
-    "'{\"prompt\":\"WORDLE\\n\",\"max_tokens\":6,\"stop\":\"\\n\",\"logprobs\":0}' \\\n"
+    "    wordle-rollout --stream s3://bucket/run &\n"
+    "    curl -d '{\"prompt\":\"WORDLE\\n\",\"max_tokens\":6}' \\\n"
     "        http://127.0.0.1:8000/v1/completions\n";
 
-typedef struct arguments {
-    const char *weights, *model, *listen, *control, *name;
-    unsigned n_threads;
-    uint32_t max_seqs, max_len;
-} arguments;
+enum { MAX_BODY = 64 << 10, WAIT_MS = 1000, POLL_MS = 200 };
 
-static arguments args = {.listen = "127.0.0.1:8000",
-                         .name = "policy",
-                         .n_threads = 1,
-                         .max_seqs = 128,
-                         .max_len = 1024};
+/* ---- following ---- */
 
-/* ---- loading ---- */
-
-static size_t longest_token(const tokenizer *tok)
+static int asked_to_stop(void *context, uint64_t done, uint64_t total)
 {
-    size_t longest = 0;
-    for (int32_t id = 0; (uint32_t)id < tokenizer_size(tok); id++) {
-        const size_t n = tokenizer_decode(tok, &id, 1, NULL, 0);
-        longest = n > longest ? n : longest;
-    }
-    return longest;
+    (void)done, (void)total;
+    return atomic_load(&((rollout *)context)->stop);
 }
 
-static dw_status load(rollout *r, dw_error *err)
+static dw_status open_follower(rollout *r, dw_error *err)
 {
-    dw_status status = qwen_config_read(&r->config, args.model, err);
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    options.tensors = r->tensors.list;
+    options.n_tensors = MODEL_TENSORS;
+    options.tensors_empty = true; /* nobody reads before there is a version */
+    options.n_threads = 1;
+    dw_status status = r->store ? DW_OK : dw_store_open(&r->store, r->url, NULL, err);
+    return status == DW_OK ? dw_follower_open(&r->follower, r->store, &options, err)
+                           : status;
+}
+
+/* The pause of the server: no request is computed meanwhile. */
+static dw_status take_staged(rollout *r, uint64_t version, dw_error *err)
+{
+    struct timespec began, now;
+    pthread_mutex_lock(&r->lock);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    dw_status status = dw_follower_apply(r->follower, err);
+    r->version = status == DW_OK ? version : DW_NO_VERSION;
+    if (status == DW_OK) {
+        model_unpack(&r->weights, r->halves);
+        snprintf(r->stream, sizeof r->stream, "%s",
+                 dw_stream_id(dw_follower_stream(r->follower)));
+        r->n_updates++;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_unlock(&r->lock);
     if (status == DW_OK)
-        status = tokenizer_open(&r->tok, args.model, err);
-    if (status != DW_OK)
-        return status;
-    r->max_len =
-        args.max_len < r->config.max_positions ? args.max_len : r->config.max_positions;
-    r->n_longest = longest_token(r->tok);
-    if (tokenizer_size(r->tok) > r->config.n_vocab)
-        status = wordle_fail(err, DW_MISMATCH, args.model,
-                             "the tokenizer has %u tokens, the model %u",
-                             tokenizer_size(r->tok), r->config.n_vocab);
-    if (status == DW_OK)
-        status = batch_start(&r->batch, r->serving, &r->config, r->tok, args.max_seqs,
-                             r->max_len, args.n_threads, err);
-    if (status != DW_OK) {
-        tokenizer_close(r->tok);
-        r->tok = NULL;
+        printf("version %" PRIu64 ", paused %.3f ms\n", version,
+               (double)(now.tv_sec - began.tv_sec) * 1e3 +
+                   (double)(now.tv_nsec - began.tv_nsec) / 1e6);
+    fflush(stdout);
+    return status == DW_OK ? dw_follower_finish(r->follower, err) : status;
+}
+
+static dw_status take_newest(rollout *r, dw_error *err)
+{
+    const dw_progress progress = {asked_to_stop, r};
+    uint64_t newest, staged;
+    dw_status status =
+        dw_follower_wait(r->follower, &newest, WAIT_MS, POLL_MS, &progress, err);
+    while (status == DW_OK && dw_follower_version(r->follower) != newest) {
+        status = dw_follower_stage(r->follower, newest, &staged, &progress, err);
+        if (status == DW_OK)
+            status = take_staged(r, staged, err);
     }
     return status;
 }
 
-dw_status rollout_load(rollout *r, dw_error *err)
+/* A store that cannot be reached costs only time. After other failures, such as a stream
+ * that was removed and made anew, it begins with nothing. */
+static void note_trouble(rollout *r, dw_status status, const dw_error *err)
+{
+    const struct timespec breath = {.tv_nsec = 200000000};
+    const bool again = status != DW_UNAVAILABLE && status != DW_IO;
+    pthread_mutex_lock(&r->lock);
+    r->trouble = *err;
+    if (again)
+        r->version = DW_NO_VERSION;
+    pthread_mutex_unlock(&r->lock);
+    if (again) {
+        dw_follower_close(r->follower);
+        r->follower = NULL;
+    }
+    nanosleep(&breath, NULL);
+}
+
+static void *follow(void *context)
+{
+    rollout *r = context;
+    while (!atomic_load(&r->stop)) {
+        dw_error err;
+        dw_status status = r->follower ? DW_OK : open_follower(r, &err);
+        if (status == DW_OK)
+            status = take_newest(r, &err);
+        if (status != DW_OK)
+            note_trouble(r, status, &err);
+    }
+    dw_follower_close(r->follower);
+    dw_store_close(r->store);
+    return NULL;
+}
+
+/* ---- requests ---- */
+
+bool rollout_lock(rollout *r, web_call *call)
 {
     pthread_mutex_lock(&r->lock);
-    dw_status status = DW_OK;
-    if (r->ending)
-        status = wordle_fail(err, DW_CANCELLED, "request", "the server ends");
-    else if (!r->batch)
-        status = load(r, err);
+    if (r->version != DW_NO_VERSION)
+        return true;
+    const dw_error err = r->trouble;
     pthread_mutex_unlock(&r->lock);
-    return status == DW_OK ? serving_check(r->serving, err) : status;
+    web_refuse(call, 503, "there are no weights yet: %s: %s",
+               err.where[0] ? err.where : r->url, err.text);
+    return false;
 }
 
-/* ---- answers ---- */
-
-void rollout_refuse(web_call *call, const dw_error *err)
-{
-    unsigned status = 503;
-    if (err->code == DW_INVALID)
-        status = 400;
-    else if (err->code == DW_NO_MEMORY)
-        status = 500;
-    web_refuse(call, status, "%s: %s", err->where, err->text);
-}
-
-static void answer_health(rollout *r, web_call *call)
-{
-    dw_error err;
-    if (rollout_load(r, &err) == DW_OK)
-        web_reply(call, 200,
-                  json_pack("{s:s,s:b,s:i}", "status", "ok", "paused",
-                            serving_is_paused(r->serving), "requests",
-                            (int)batch_n_jobs(r->batch)));
-    else
-        web_refuse(call, 503, "%s: %s", err.where, err.text);
-}
-
+/* The digest of the weights that it computes with. */
 static void answer_digest(rollout *r, web_call *call)
 {
+    static uint16_t halves[MODEL_PARAMS]; /* of the one thread that answers */
+    static model_tensors tensors;
+    char version[24], digest[24], stream[sizeof r->stream];
+    dw_digest state, each[MODEL_TENSORS];
     dw_error err;
-    serving_proof proof;
-    char told[24], computed[24], version[24];
-    if (serving_prove(r->serving, &proof, &err) != DW_OK) {
-        rollout_refuse(call, &err);
+    if (!rollout_lock(r, call))
+        return;
+    dw_cast_bf16(halves, r->weights.w, MODEL_PARAMS); /* exact */
+    snprintf(version, sizeof version, "%" PRIu64, r->version);
+    memcpy(stream, r->stream, sizeof stream);
+    pthread_mutex_unlock(&r->lock);
+    model_bind(&tensors, halves);
+    if (dw_digest_tensors(each, &state, tensors.list, MODEL_TENSORS, 1, NULL, &err) !=
+        DW_OK) {
+        web_refuse(call, 500, "%s: %s", err.where, err.text);
         return;
     }
-    snprintf(told, sizeof told, "%016" PRIx64, proof.told);
-    snprintf(computed, sizeof computed, "%016" PRIx64, proof.computed);
-    snprintf(version, sizeof version, "%" PRIu64, proof.version);
+    snprintf(digest, sizeof digest, "%016" PRIx64, state);
     web_reply(call, 200,
-              json_pack("{s:s,s:s,s:s,s:s,s:b}", "weight_version", version,
-                        "weight_stream", proof.stream, "digest", computed, "expected",
-                        told, "equal", proof.told == proof.computed));
-}
-
-static void answer_models(rollout *r, web_call *call)
-{
-    json_t *model = json_pack("{s:s,s:s,s:s,s:s}", "id", r->model_name, "object", "model",
-                              "owned_by", "deltawire", "root", args.model);
-    if (r->batch)
-        json_object_set_new(model, "max_model_len", json_integer(r->max_len));
-    web_reply(call, 200, json_pack("{s:s,s:[o]}", "object", "list", "data", model));
+              json_pack("{s:s,s:s,s:s}", "weight_version", version, "weight_stream",
+                        stream, "digest", digest));
 }
 
 static void answer(void *context, web_call *call)
 {
     rollout *r = context;
-    if (web_is(call, "POST", "/v1/completions"))
+    if (web_is(call, "POST", "/v1/completions")) {
         completions_answer(r, call);
-    else if (web_is(call, "GET", "/v1/models"))
-        answer_models(r, call);
-    else if (web_is(call, "GET", "/health"))
-        answer_health(r, call);
-    else if (web_is(call, "GET", "/digest"))
+    } else if (web_is(call, "GET", "/digest")) {
         answer_digest(r, call);
-    else if (!args.control)
-        control_answer(r, call);
-}
-
-static void answer_control(void *context, web_call *call)
-{
-    control_answer(context, call);
-}
-
-/* ---- the process ---- */
-
-static void parse(int argc, char **argv)
-{
-    static const struct option options[] = {
-        {"weights", required_argument, NULL, 'w'},
-        {"model", required_argument, NULL, 'm'},
-        {"listen", required_argument, NULL, 'l'},
-        {"control", required_argument, NULL, 'c'},
-        {"threads", required_argument, NULL, 't'},
-        {"max-seqs", required_argument, NULL, 's'},
-        {"max-len", required_argument, NULL, 'n'},
-        {"served-model-name", required_argument, NULL, 'N'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        switch (option) {
-        case 'w':
-            args.weights = optarg;
-            break;
-        case 'm':
-            args.model = optarg;
-            break;
-        case 'l':
-            args.listen = optarg;
-            break;
-        case 'c':
-            args.control = optarg;
-            break;
-        case 't':
-            args.n_threads = (unsigned)program_number("--threads", optarg, 0, 256);
-            break;
-        case 's':
-            args.max_seqs = (uint32_t)program_number("--max-seqs", optarg, 1, 512);
-            break;
-        case 'n':
-            args.max_len = (uint32_t)program_number("--max-len", optarg, 2, 1 << 20);
-            break;
-        case 'N':
-            args.name = optarg;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            exit(0);
-        default:
-            exit(2);
-        }
-    if (!args.weights || optind < argc) {
-        fputs("usage: wordle-rollout --weights DIR ...; --help\n", stderr);
-        exit(2);
+    } else if (web_is(call, "GET", "/health") && rollout_lock(r, call)) {
+        pthread_mutex_unlock(&r->lock);
+        web_reply(call, 200, json_pack("{s:s}", "status", "ok"));
     }
-    if (!args.model)
-        args.model = args.weights;
-}
-
-static dw_status serve(rollout *r, dw_error *err)
-{
-    web *server, *control = NULL;
-    dw_status status = web_start(&server, args.listen, ROLLOUT_MAX_BODY, answer, r, err);
-    if (status != DW_OK)
-        return status;
-    if (args.control)
-        status =
-            web_start(&control, args.control, CONTROL_MAX_BODY, answer_control, r, err);
-    if (status == DW_OK) {
-        printf("listening on %s\n", web_url(server));
-        if (control)
-            printf("controlled on %s\n", web_url(control));
-        fflush(stdout);
-        program_wait();
-    }
-    pthread_mutex_lock(&r->lock);
-    r->ending = true;
-    pthread_mutex_unlock(&r->lock);
-    web_stop(control);
-    batch_stop(r->batch); /* refuses waiting requests */
-    web_stop(server);
-    return status;
 }
 
 int main(int argc, char **argv)
 {
+    static rollout r = {.version = DW_NO_VERSION}; /* large */
+    const char *listen = "127.0.0.1:8000";
+    const program_option options[] = {{.name = "stream", .text = &r.url},
+                                      {.name = "listen", .text = &listen}};
     dw_error err;
-    parse(argc, argv);
+    web *server;
+    pthread_t follower;
+    program_options("wordle-rollout", help, options, sizeof options / sizeof *options,
+                    argc, argv);
+    if (!r.url)
+        program_misused("wordle-rollout", "--stream is needed");
     program_block_signals();
-    rollout r = {.model_name = args.name,
-                 .version = DW_NO_VERSION,
-                 .lock = PTHREAD_MUTEX_INITIALIZER};
-    dw_status status = serving_new(&r.serving, args.weights, &err);
-    if (status != DW_OK)
+    pthread_mutex_init(&r.lock, NULL);
+    model_bind(&r.tensors, r.halves);
+    r.session = model_session_new(ROLLOUT_SEQS);
+    if (!r.session || pthread_create(&follower, NULL, follow, &r) != 0) {
+        wordle_fail(&err, DW_NO_MEMORY, r.url, "out of memory");
         return program_fail("wordle-rollout", &err);
-    status = serve(&r, &err);
-    batch_free(r.batch);
-    serving_free(r.serving);
-    tokenizer_close(r.tok);
+    }
+    dw_status status = web_start(&server, listen, MAX_BODY, answer, &r, &err);
+    if (status == DW_OK) {
+        printf("listening on %s\n", web_url(server));
+        fflush(stdout);
+        program_wait();
+        web_stop(server);
+    }
+    atomic_store(&r.stop, true);
+    pthread_join(follower, NULL);
+    model_session_free(r.session);
     return status == DW_OK ? 0 : program_fail("wordle-rollout", &err);
 }

@@ -2,49 +2,48 @@
 #ifndef WORDLE_ROLLOUT_H
 #define WORDLE_ROLLOUT_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 
-#include "batch.h"
+#include "model.h"
+#include "program.h"
 #include "web.h"
 
-enum {
-    ROLLOUT_MAX_BODY = 4 << 20,
-    CONTROL_MAX_BODY = 64 << 10,
-    ROLLOUT_LABEL_BYTES = 64,
-};
+enum { ROLLOUT_SEQS = 256 };
+
+/* A sequence of the session, and what its cache holds. */
+typedef struct cached {
+    int32_t ids[MODEL_MAX_LEN];
+    uint32_t n;
+    uint64_t update; /* that made the weights it was computed with */
+    uint64_t used;   /* a number that grows */
+} cached;
 
 typedef struct rollout {
-    const char *model_name;
-    serving *serving;
+    /* of the thread that follows */
+    const char *url; /* of the stream */
+    atomic_bool stop;
+    dw_store *store;
+    dw_follower *follower;
+    uint16_t halves[MODEL_PARAMS]; /* the follower's memory */
+    model_tensors tensors;
 
-    pthread_mutex_t lock; /* guards the two that follow against the end */
-    bool ending;
-    batch *batch; /* NULL: the model's files do not exist yet */
+    pthread_mutex_t lock;  /* of what both use; held while a request is computed */
+    model_weights weights; /* the halves, to compute with */
+    uint64_t version;      /* of the weights; DW_NO_VERSION: there are none */
+    char stream[64];       /* its id */
+    uint64_t n_updates;
+    dw_error trouble; /* the newest one */
 
-    /* once there is a batch; of the thread that answers */
-    qwen_config config;
-    tokenizer *tok;
-    uint32_t max_len;
-    size_t n_longest; /* bytes of the longest token */
-
-    uint64_t n_requests; /* of the thread that answers */
-
-    /* of the thread that answers the control interface, which may be another */
-    bool in_update;
-    uint64_t version; /* the announced one; DW_NO_VERSION: none */
-    char label[ROLLOUT_LABEL_BYTES];
+    /* of the thread that answers */
+    model_session *session;
+    cached places[ROLLOUT_SEQS];
+    uint64_t n_used;
 } rollout;
 
-/* Makes sure that the model's files are read; DW_NOT_FOUND if they do not exist yet. */
-dw_status rollout_load(rollout *r, dw_error *err);
-
-/* Answers with the HTTP status and the text of a failure. */
-void rollout_refuse(web_call *call, const dw_error *err);
+/* Locks, if there are weights; otherwise refuses the call with 503. */
+bool rollout_lock(rollout *r, web_call *call);
 
 /* POST /v1/completions */
 void completions_answer(rollout *r, web_call *call);
-
-/* vLLM's control interface (docs/OPERATIONS.md): true if it was one of its requests. */
-bool control_answer(rollout *r, web_call *call);
 
 #endif

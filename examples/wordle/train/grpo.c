@@ -4,12 +4,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fail.h"
+#include "program.h"
 
 /* The end of the line after a word is not in the text of the game, which goes on with the
  * feedback. If the model was this sure of it, there is nothing to learn; otherwise the
  * guess gets its own sequence. */
 #define SURE_LOGP (-0.1f)
+
+/* ---- played games ---- */
+
+played_group *played_group_new(size_t n_games)
+{
+    played_group *group = calloc(1, sizeof *group + n_games * sizeof group->games[0]);
+    if (group) {
+        group->version = UINT64_MAX;
+        group->n_games = n_games;
+    }
+    return group;
+}
+
+float played_game_reward(const played_game *game, uint32_t first)
+{
+    float sum = 0;
+    for (uint32_t i = first; i < game->n_guesses; i++)
+        sum += game->guesses[i].reward;
+    return sum;
+}
 
 /* ---- advantages ---- */
 
@@ -41,60 +61,44 @@ static void group_advantages(const played_group *group, advantages *out, double 
 
 /* ---- sequences ---- */
 
-/* A token of a guess, in the batch's row that predicts it. */
+/* A token of a guess, in the row of its sequence that predicts it. */
 typedef struct target {
     size_t row;
     float logp; /* when it was sampled */
     float advantage;
 } target;
 
-typedef struct batch {
-    int32_t *tokens;
+typedef struct sequence {
+    int32_t tokens[MODEL_MAX_LEN];
     size_t n_tokens;
-    uint32_t *lengths;
-    size_t n_seqs;
-    target *targets;
+    target targets[GAME_MAX_GUESSES * GUESS_MAX_TOKENS];
     size_t n_targets;
+} sequence;
+
+typedef struct batch {
+    sequence *seqs;
+    size_t n_seqs, n_targets;
 } batch;
 
-static bool batch_reserve(batch *b, size_t n_games)
-{
-    /* at worst a sequence for each guess, and one for the game */
-    size_t n_seqs = n_games * (GAME_MAX_GUESSES + 1);
-    b->tokens = malloc(n_seqs * GAME_MAX_TOKENS * sizeof *b->tokens);
-    b->lengths = malloc(n_seqs * sizeof *b->lengths);
-    b->targets =
-        malloc(n_games * GAME_MAX_GUESSES * GUESS_MAX_TOKENS * sizeof *b->targets);
-    return b->tokens && b->lengths && b->targets;
-}
-
-static void batch_release(batch *b)
-{
-    free(b->tokens);
-    free(b->lengths);
-    free(b->targets);
-}
-
-static void add_targets(batch *b, size_t start, const played_guess *guess, uint32_t first,
+static void add_targets(batch *b, sequence *s, const played_guess *guess, uint32_t first,
                         uint32_t end, float advantage)
 {
-    for (uint32_t i = first; i < end; i++)
-        b->targets[b->n_targets++] = (target){
-            .row = start + guess->n_before + i - 1,
+    for (uint32_t i = first; i < end; i++, b->n_targets++)
+        s->targets[s->n_targets++] = (target){
+            .row = guess->n_before + i - 1,
             .logp = guess->logp[i],
             .advantage = advantage,
         };
 }
 
-static size_t add_sequence(batch *b, const played_game *game, const played_guess *last)
+/* The text of the game up to LAST, and that guess. */
+static sequence *add_sequence(batch *b, const played_game *game, const played_guess *last)
 {
-    size_t start = b->n_tokens;
-    memcpy(b->tokens + start, game->tokens, last->n_before * sizeof(int32_t));
-    memcpy(b->tokens + start + last->n_before, last->tokens,
-           last->n_tokens * sizeof(int32_t));
-    b->lengths[b->n_seqs++] = last->n_before + last->n_tokens;
-    b->n_tokens += last->n_before + last->n_tokens;
-    return start;
+    sequence *s = &b->seqs[b->n_seqs++];
+    memcpy(s->tokens, game->tokens, last->n_before * sizeof(int32_t));
+    memcpy(s->tokens + last->n_before, last->tokens, last->n_tokens * sizeof(int32_t));
+    s->n_tokens = last->n_before + last->n_tokens;
+    return s;
 }
 
 /* How many tokens of the guess the text of the game repeats. */
@@ -112,12 +116,12 @@ static void add_game(batch *b, const played_game *game, const float *advantage)
     if (game->n_guesses == 0)
         return;
     const played_guess *last = &game->guesses[game->n_guesses - 1];
-    size_t start = add_sequence(b, game, last);
-    add_targets(b, start, last, 0, last->n_tokens, advantage[game->n_guesses - 1]);
+    sequence *whole = add_sequence(b, game, last);
+    add_targets(b, whole, last, 0, last->n_tokens, advantage[game->n_guesses - 1]);
     for (uint32_t t = 0; t + 1 < game->n_guesses; t++) {
         const played_guess *guess = &game->guesses[t];
         uint32_t n = n_repeated(game, guess);
-        add_targets(b, start, guess, 0, n, advantage[t]);
+        add_targets(b, whole, guess, 0, n, advantage[t]);
         if (n == guess->n_tokens ||
             (n + 1 == guess->n_tokens && guess->valid && guess->logp[n] > SURE_LOGP))
             continue;
@@ -152,54 +156,43 @@ void grpo_count(grpo_report *r, played_group *const *groups, size_t n_groups)
     r->invalid_rate = r->n_guesses ? (double)n_invalid / (double)r->n_guesses : 0;
 }
 
-/* Coefficients of the loss; a negative one makes its token likelier. */
-static void weigh(const batch *b, const grpo_options *options, const float *logp,
+/* Coefficients of the loss of a sequence, a negative one makes its token likelier; adds
+ * to the sums of the report. */
+static void weigh(const batch *b, const sequence *s, const float *logp,
                   const float *entropy, double scale, float *coef, grpo_report *r)
 {
-    double ratios = 0, off = 0, entropies = 0;
-    size_t n_clipped = 0;
-    memset(coef, 0, b->n_tokens * sizeof *coef);
-    for (size_t i = 0; i < b->n_targets; i++) {
-        const target *t = &b->targets[i];
-        double ratio = exp((double)fminf(logp[t->row] - t->logp, 3.0f));
-        double advantage = (double)t->advantage * scale;
-        bool clipped = (advantage > 0 && ratio > 1 + (double)options->clip_high) ||
-                       (advantage < 0 && ratio < 1 - (double)options->clip_low);
+    const double share = 1 / (double)b->n_targets;
+    memset(coef, 0, s->n_tokens * sizeof *coef);
+    for (size_t i = 0; i < s->n_targets; i++) {
+        const target *t = &s->targets[i];
+        const double ratio = exp((double)fminf(logp[t->row] - t->logp, 3.0f));
+        const double advantage = (double)t->advantage * scale;
+        const bool clipped = (advantage > 0 && ratio > 1 + GRPO_CLIP_HIGH) ||
+                             (advantage < 0 && ratio < 1 - GRPO_CLIP_LOW);
         if (!clipped)
-            coef[t->row] -= (float)(ratio * advantage / (double)b->n_targets);
-        ratios += ratio;
-        off += fabs(ratio - 1);
-        entropies += (double)entropy[t->row];
-        n_clipped += clipped;
+            coef[t->row] -= (float)(ratio * advantage * share);
+        r->ratio += ratio * share;
+        r->ratio_off += fabs(ratio - 1) * share;
+        r->entropy += (double)entropy[t->row] * share;
+        r->clip_rate += clipped ? share : 0;
     }
+}
+
+static void compute(model_trainer *trainer, const batch *b, double scale, grpo_report *r)
+{
+    float logp[MODEL_MAX_LEN], entropy[MODEL_MAX_LEN], coef[MODEL_MAX_LEN];
     r->n_tokens = b->n_targets;
     r->n_sequences = b->n_seqs;
-    r->ratio = ratios / (double)b->n_targets;
-    r->ratio_off = off / (double)b->n_targets;
-    r->entropy = entropies / (double)b->n_targets;
-    r->clip_rate = (double)n_clipped / (double)b->n_targets;
-}
-
-static dw_status compute(qwen_trainer *trainer, const grpo_options *options,
-                         const batch *b, double scale, grpo_report *report, dw_error *err)
-{
-    float *rows = calloc(3 * b->n_tokens, sizeof *rows);
-    if (!rows)
-        return wordle_fail(err, DW_NO_MEMORY, "a batch", "out of memory");
-    float *logp = rows, *entropy = rows + b->n_tokens, *coef = rows + 2 * b->n_tokens;
-    dw_status status = qwen_trainer_forward(trainer, b->tokens, b->lengths, b->n_seqs,
-                                            logp, entropy, err);
-    if (status == DW_OK) {
-        weigh(b, options, logp, entropy, scale, coef, report);
-        status = qwen_trainer_backward(trainer, coef, err);
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        const sequence *s = &b->seqs[i];
+        model_trainer_forward(trainer, s->tokens, s->n_tokens, logp, entropy);
+        weigh(b, s, logp, entropy, scale, coef, r);
+        model_trainer_backward(trainer, coef);
     }
-    free(rows);
-    return status;
 }
 
-dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
-                        played_group *const *groups, size_t n_groups, grpo_report *report,
-                        dw_error *err)
+dw_status grpo_backward(model_trainer *trainer, played_group *const *groups,
+                        size_t n_groups, grpo_report *report, dw_error *err)
 {
     size_t n_games = 0, n_guesses = 0, at = 0;
     for (size_t k = 0; k < n_groups; k++)
@@ -210,7 +203,9 @@ dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
     batch b = {0};
     advantages *advantage = calloc(n_games, sizeof *advantage);
     dw_status status = DW_OK;
-    if (!advantage || !batch_reserve(&b, n_games))
+    /* at worst a sequence for each guess, and one for the game */
+    b.seqs = calloc(n_games * (GAME_MAX_GUESSES + 1), sizeof *b.seqs);
+    if (!advantage || !b.seqs)
         status = wordle_fail(err, DW_NO_MEMORY, "a batch", "out of memory");
     double squares = 0;
     for (size_t k = 0; status == DW_OK && k < n_groups; k++) {
@@ -220,9 +215,8 @@ dw_status grpo_backward(qwen_trainer *trainer, const grpo_options *options,
         at += groups[k]->n_games;
     }
     if (status == DW_OK && b.n_targets > 0)
-        status = compute(trainer, options, &b,
-                         1 / (sqrt(squares / (double)n_guesses) + 1e-4), report, err);
-    batch_release(&b);
+        compute(trainer, &b, 1 / (sqrt(squares / (double)n_guesses) + 1e-4), report);
+    free(b.seqs);
     free(advantage);
     return status;
 }

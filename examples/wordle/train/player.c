@@ -1,13 +1,11 @@
 #include "player.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "fail.h"
 #include "http_client.h"
 #include "program.h"
 
@@ -22,15 +20,18 @@ enum {
 
 struct players {
     const player_options *options;
-    group_queue *queue;
     atomic_bool stop;
-    atomic_size_t turn;          /* of the servers */
-    _Atomic uint64_t next_group; /* number of a group, and with it its answer */
-    _Atomic uint64_t n_failures;
-    pthread_mutex_t lock; /* of last */
-    dw_error last;
     size_t n_threads;
     pthread_t threads[PLAYERS_MAX_THREADS];
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    uint64_t
+        n_begun; /* groups: the number of one makes its answer, and its first server */
+    uint64_t n_failures;
+    dw_error last; /* failure */
+    size_t n_queued;
+    played_group *queue[PLAYERS_MAX_QUEUED];
 };
 
 /* A game while it is played. */
@@ -50,15 +51,17 @@ typedef struct player {
     seat seats[GROUP_MAX_GAMES];
 } player;
 
-static dw_status note_failure(players *all, dw_status status, const dw_error *err)
+/* Also waits, so that a failing server is not asked all the time. */
+static void note_failure(players *all, const dw_error *err)
 {
-    if (status == DW_CANCELLED)
-        return status;
-    atomic_fetch_add(&all->n_failures, 1);
+    const struct timespec end = program_deadline(BREATH_MS);
     pthread_mutex_lock(&all->lock);
+    all->n_failures++;
     all->last = *err;
+    while (!atomic_load(&all->stop) &&
+           pthread_cond_timedwait(&all->changed, &all->lock, &end) == 0)
+        ;
     pthread_mutex_unlock(&all->lock);
-    return status;
 }
 
 static bool copy_text(char *out, size_t room, const json_t *object, const char *key)
@@ -92,7 +95,7 @@ static dw_status begin_games(player *p, dw_error *err)
     json_t *answer = NULL, *body = json_pack("{s:I, s:I}", "seed", (json_int_t)p->number,
                                              "n", (json_int_t)p->group->n_games);
     dw_status status =
-        http_client_ask(p->client, "POST", url, body, ENV_TIMEOUT_MS, &answer, err);
+        http_client_ask(p->client, url, body, ENV_TIMEOUT_MS, &answer, err);
     const json_t *games = json_object_get(answer, "games");
     for (size_t i = 0; status == DW_OK && i < p->group->n_games; i++) {
         const json_t *one = json_array_get(games, i);
@@ -114,7 +117,7 @@ static dw_status tell_guess(player *p, seat *s, played_game *game, dw_error *err
     if (!body)
         return wordle_fail(err, DW_NO_MEMORY, url, "out of memory");
     dw_status status =
-        http_client_ask(p->client, "POST", url, body, ENV_TIMEOUT_MS, &answer, err);
+        http_client_ask(p->client, url, body, ENV_TIMEOUT_MS, &answer, err);
     json_decref(body);
     const json_t *reward = json_object_get(answer, "reward");
     if (status == DW_OK &&
@@ -133,14 +136,6 @@ static dw_status tell_guess(player *p, seat *s, played_game *game, dw_error *err
     return status;
 }
 
-static void end_game(player *p, const seat *s)
-{
-    char url[1024];
-    snprintf(url, sizeof url, "%s/games/%s", p->all->options->env, s->id);
-    if (s->id[0])
-        http_client_ask(p->client, "DELETE", url, NULL, ENV_TIMEOUT_MS, NULL, NULL);
-}
-
 /* ---- the rollout servers ---- */
 
 static json_t *completion_request(const player *p, const size_t *open, size_t n)
@@ -151,25 +146,23 @@ static json_t *completion_request(const player *p, const size_t *open, size_t n)
     /* from the group and the turn, so that samples depend only on the weights */
     uint64_t state = p->number * 8 + p->group->games[open[0]].n_guesses;
     const uint64_t seed = program_next_random(&state) & INT64_MAX;
-    return json_pack("{s:s, s:o, s:i, s:f, s:f, s:[s], s:i, s:b, s:I}", "model", "policy",
+    return json_pack("{s:s, s:o, s:i, s:f, s:s, s:i, s:b, s:I}", "model", "policy",
                      "prompt", prompts, "max_tokens", GUESS_MAX_TOKENS, "temperature",
-                     1.0, "top_p", 1.0, "stop", "\n", "logprobs", 0, "return_token_ids",
-                     1, "seed", (json_int_t)seed);
+                     1.0, "stop", "\n", "logprobs", 0, "return_token_ids", 1, "seed",
+                     (json_int_t)seed);
 }
 
 /* Versions are labels to engines; here they are numbers. */
-static bool read_version(const json_t *choice, const json_t *answer, uint64_t *version)
+static bool read_version(const json_t *choice, uint64_t *version)
 {
     const json_t *label = json_object_get(choice, "weight_version");
-    if (!label)
-        label = json_object_get(answer, "weight_version");
     char *end = NULL;
     if (json_is_string(label))
         *version = strtoull(json_string_value(label), &end, 10);
     return end && *end == '\0' && end != json_string_value(label);
 }
 
-static bool read_tokens(const json_t *choice, uint32_t n_vocab, played_guess *guess)
+static bool read_tokens(const json_t *choice, played_guess *guess)
 {
     const json_t *ids = json_object_get(choice, "token_ids");
     const json_t *logps =
@@ -180,7 +173,7 @@ static bool read_tokens(const json_t *choice, uint32_t n_vocab, played_guess *gu
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(ids, i), *logp = json_array_get(logps, i);
         if (!json_is_integer(id) || !is_finite(logp) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= (json_int_t)n_vocab)
+            json_integer_value(id) >= MODEL_VOCAB)
             return false;
         guess->tokens[i] = (int32_t)json_integer_value(id);
         guess->logp[i] = (float)json_number_value(logp);
@@ -190,13 +183,12 @@ static bool read_tokens(const json_t *choice, uint32_t n_vocab, played_guess *gu
 }
 
 /* Whether the prompt continues what the game has so far: then one sequence holds all. */
-static bool keep_prompt(const player *p, const seat *s, played_game *game,
-                        played_guess *guess)
+static bool keep_prompt(const seat *s, played_game *game, played_guess *guess)
 {
     int32_t ids[GAME_MAX_TOKENS];
-    size_t n = tokenizer_encode(p->all->options->tok, s->prompt, strlen(s->prompt), ids,
-                                GAME_MAX_TOKENS);
-    if (n == 0 || n > GAME_MAX_TOKENS - GUESS_MAX_TOKENS || n < game->n_tokens ||
+    size_t n;
+    if (!model_encode(s->prompt, ids, GAME_MAX_TOKENS - GUESS_MAX_TOKENS, &n) || n == 0 ||
+        n < game->n_tokens ||
         memcmp(ids, game->tokens, game->n_tokens * sizeof ids[0]) != 0)
         return false;
     memcpy(game->tokens, ids, n * sizeof ids[0]);
@@ -204,42 +196,29 @@ static bool keep_prompt(const player *p, const seat *s, played_game *game,
     return true;
 }
 
-/* An engine that does not report its stream is assumed to follow this one. */
-static bool is_other_stream(const player *p, const json_t *answer)
-{
-    const json_t *stream = json_object_get(answer, "weight_stream");
-    return stream && (!json_is_string(stream) ||
-                      strcmp(json_string_value(stream), p->all->options->stream) != 0);
-}
-
 static dw_status take_choices(player *p, const char *url, const json_t *answer,
                               const size_t *open, size_t n, dw_error *err)
 {
-    const json_t *choices = json_object_get(answer, "choices"), *choice;
-    bool seen[GROUP_MAX_GAMES] = {false};
-    size_t at;
+    const json_t *choices = json_object_get(answer, "choices");
+    const char *stream = json_string_value(json_object_get(answer, "weight_stream"));
     if (json_array_size(choices) != n)
         return not_understood(url, "choices", err);
-    if (is_other_stream(p, answer))
+    if (stream && strcmp(stream, p->all->options->stream) != 0)
         return wordle_fail(err, DW_CONFLICT, url,
                            "samples with the weights of another stream than %s",
                            p->all->options->stream);
-    json_array_foreach(choices, at, choice)
-    {
-        json_int_t index = json_integer_value(json_object_get(choice, "index"));
-        if (index < 0 || (size_t)index >= n || seen[index])
-            return not_understood(url, "index", err);
-        seen[index] = true;
-        seat *s = &p->seats[open[index]];
-        played_game *game = &p->group->games[open[index]];
+    for (size_t i = 0; i < n; i++) {
+        const json_t *choice = json_array_get(choices, i);
+        seat *s = &p->seats[open[i]];
+        played_game *game = &p->group->games[open[i]];
         played_guess *guess = &game->guesses[game->n_guesses];
-        if (!read_version(choice, answer, &guess->version))
+        if (!read_version(choice, &guess->version))
             return not_understood(url, "weight_version", err);
-        if (!read_tokens(choice, p->all->options->n_vocab, guess))
+        if (!read_tokens(choice, guess))
             return not_understood(url, "token_ids and logprobs", err);
         if (!copy_text(s->guess, GUESS_BYTES, choice, "text"))
             return not_understood(url, "text", err);
-        if (!keep_prompt(p, s, game, guess))
+        if (!keep_prompt(s, game, guess))
             return wordle_fail(err, DW_UNSUPPORTED, s->prompt,
                                "does not continue the tokens of the game before it");
         if (guess->version < p->group->version)
@@ -259,16 +238,14 @@ static dw_status guess_all(player *p, const size_t *open, size_t n, dw_error *er
         char url[1024];
         json_t *answer = NULL;
         snprintf(url, sizeof url, "%s/v1/completions", options->servers[p->server]);
-        status = http_client_ask(p->client, "POST", url, body, SERVER_TIMEOUT_MS, &answer,
-                                 err);
+        status = http_client_ask(p->client, url, body, SERVER_TIMEOUT_MS, &answer, err);
         if (status == DW_OK)
             status = take_choices(p, url, answer, open, n, err);
         json_decref(answer);
         if (status == DW_OK || status == DW_CANCELLED)
             break;
-        note_failure(p->all, status, err);
+        note_failure(p->all, err);
         p->server = (p->server + 1) % options->n_servers;
-        http_client_pause(p->client, BREATH_MS);
     }
     json_decref(body);
     return body ? status : wordle_fail(err, DW_NO_MEMORY, "a prompt", "out of memory");
@@ -283,36 +260,42 @@ static dw_status play_turn(player *p, size_t *n_open, dw_error *err)
         if (!p->seats[i].done)
             open[n++] = i;
     *n_open = n;
-    if (n == 0)
-        return DW_OK;
-    dw_status status = guess_all(p, open, n, err);
-    for (size_t i = 0; status == DW_OK && i < n; i++) {
+    dw_status status = n > 0 ? guess_all(p, open, n, err) : DW_OK;
+    for (size_t i = 0; status == DW_OK && i < n; i++)
         status = tell_guess(p, &p->seats[open[i]], &p->group->games[open[i]], err);
-        if (status != DW_OK)
-            note_failure(p->all, status, err);
-    }
     return status;
 }
 
 static dw_status play_group(player *p, dw_error *err)
 {
-    players *all = p->all;
-    p->number = all->options->seed * 1000003u + atomic_fetch_add(&all->next_group, 1);
-    p->number &= INT64_MAX;
-    p->server = atomic_fetch_add(&all->turn, 1) % all->options->n_servers;
-    p->group = played_group_new(all->options->n_games);
+    const player_options *options = p->all->options;
+    pthread_mutex_lock(&p->all->lock);
+    const uint64_t number = p->all->n_begun++;
+    pthread_mutex_unlock(&p->all->lock);
+    p->number = (options->seed * 1000003u + number) & INT64_MAX;
+    p->server = number % options->n_servers;
+    p->group = played_group_new(options->n_games);
     if (!p->group)
         return wordle_fail(err, DW_NO_MEMORY, "a group", "out of memory");
     memset(p->seats, 0, sizeof p->seats);
     size_t n_open = 1;
     dw_status status = begin_games(p, err);
-    if (status != DW_OK)
-        note_failure(all, status, err);
     while (status == DW_OK && n_open > 0)
         status = play_turn(p, &n_open, err);
-    for (size_t i = 0; i < p->group->n_games; i++)
-        end_game(p, &p->seats[i]);
     return status;
+}
+
+static void queue_group(players *all, played_group *group)
+{
+    pthread_mutex_lock(&all->lock);
+    while (all->n_queued == all->options->n_queued && !atomic_load(&all->stop))
+        pthread_cond_wait(&all->changed, &all->lock);
+    if (atomic_load(&all->stop))
+        free(group);
+    else
+        all->queue[all->n_queued++] = group;
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
 }
 
 static void *run(void *context)
@@ -320,37 +303,34 @@ static void *run(void *context)
     players *all = context;
     dw_error err;
     player *p = calloc(1, sizeof *p);
-    dw_status status = p ? DW_OK : DW_NO_MEMORY;
-    if (p) {
-        p->all = all;
-        status = http_client_new(&p->client, &all->stop, &err);
+    if (!p || http_client_new(&p->client, &all->stop, &err) != DW_OK) {
+        free(p);
+        return NULL;
     }
-    while (status == DW_OK && !atomic_load(&all->stop)) {
+    p->all = all;
+    while (!atomic_load(&all->stop)) {
         if (play_group(p, &err) == DW_OK) {
-            if (!group_queue_push(all->queue, p->group)) /* owns it */
-                break;
+            queue_group(all, p->group); /* owns it */
         } else {
             free(p->group);
-            http_client_pause(p->client, BREATH_MS);
+            note_failure(all, &err);
         }
     }
-    if (p)
-        http_client_free(p->client);
+    http_client_free(p->client);
     free(p);
     return NULL;
 }
 
 /* ---- all of them ---- */
 
-dw_status players_start(players **out, const player_options *options, group_queue *queue,
-                        dw_error *err)
+dw_status players_start(players **out, const player_options *options, dw_error *err)
 {
     players *all = calloc(1, sizeof *all);
     if (!all)
         return wordle_fail(err, DW_NO_MEMORY, "players", "out of memory");
     all->options = options;
-    all->queue = queue;
     pthread_mutex_init(&all->lock, NULL);
+    program_cond_init(&all->changed);
     while (all->n_threads < options->n_threads) {
         if (pthread_create(&all->threads[all->n_threads], NULL, run, all) != 0) {
             players_stop(all);
@@ -366,20 +346,41 @@ void players_stop(players *all)
 {
     if (!all)
         return;
+    pthread_mutex_lock(&all->lock);
     atomic_store(&all->stop, true);
-    group_queue_close(all->queue);
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
     for (size_t i = 0; i < all->n_threads; i++)
         pthread_join(all->threads[i], NULL);
+    for (size_t i = 0; i < all->n_queued; i++)
+        free(all->queue[i]);
+    pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
     free(all);
+}
+
+played_group *players_take(players *all, unsigned timeout_ms)
+{
+    const struct timespec end = program_deadline(timeout_ms);
+    played_group *group = NULL;
+    pthread_mutex_lock(&all->lock);
+    while (all->n_queued == 0 &&
+           pthread_cond_timedwait(&all->changed, &all->lock, &end) == 0)
+        ;
+    if (all->n_queued > 0) {
+        group = all->queue[0];
+        memmove(all->queue, all->queue + 1, --all->n_queued * sizeof group);
+        pthread_cond_broadcast(&all->changed);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return group;
 }
 
 uint64_t players_failures(players *all, dw_error *last)
 {
     pthread_mutex_lock(&all->lock);
-    uint64_t n = atomic_load(&all->n_failures);
-    if (last && n > 0)
-        *last = all->last;
+    const uint64_t n = all->n_failures;
+    *last = all->last;
     pthread_mutex_unlock(&all->lock);
     return n;
 }

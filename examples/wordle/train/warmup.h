@@ -7,19 +7,15 @@
 
 #include <deltawire/deltawire.h>
 
-#include "qwen.h"
-#include "tokenizer.h"
-#include "words.h"
+#include "game.h"
+#include "model.h"
 
-typedef struct warmup warmup;
+/* Adds the gradients of N_GAMES random games; returns the mean of -log p for a token of a
+ * guess. The caller makes the step. */
+double warmup_backward(model_trainer *trainer, const words *list, size_t n_games,
+                       uint64_t *random);
 
-/* LIST and TOK must outlive it. */
-dw_status warmup_new(warmup **out, const words *list, const tokenizer *tok,
-                     size_t n_games, uint64_t seed, dw_error *err);
-void warmup_free(warmup *w);
-
-/* Adds the gradients of a batch of random games; LOSS is the mean of -log p for a token
- * of a guess. The caller makes the step. */
-dw_status warmup_backward(warmup *w, qwen_trainer *trainer, double *loss, dw_error *err);
+/* The learning rate of step STEP of N_STEPS: it rises fast and falls slowly. */
+float warmup_rate(uint64_t step, uint64_t n_steps);
 
 #endif

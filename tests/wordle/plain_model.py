@@ -1,4 +1,4 @@
-"""A tiny Qwen3 in plain Python: its files, its versions and its results.
+"""The model of examples/wordle in plain Python: its files, its versions and its results.
 
 Written from the architecture, with doubles and loops, so that a server in C can be compared with
 it without PyTorch.
@@ -8,34 +8,22 @@ import math
 import random
 import struct
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 98,
-    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
-    "max_position_embeddings": 512, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True, "hidden_act": "silu", "attention_bias": False,
-    "torch_dtype": "bfloat16", "eos_token_id": 97, "bos_token_id": None,
-}
-H, I, V = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"]
-HEADS, KV, D = 2, 1, CONFIG["head_dim"]
-EOS = CONFIG["eos_token_id"]
-# byte-level spelling of a newline and a space
-LETTERS = ["\u010a", "\u0120"] + [chr(c) for c in range(33, 127)]
-IDS = {letter: i for i, letter in enumerate(LETTERS)}
+H, I, V, LAYERS = 64, 192, 32, 2
+HEADS, KV, D = 4, 2, 16
+LETTERS = "\n !.?abcdefghijklmnopqrstuvwxyz"
 
 
 def encode(text):
-    return [IDS[{"\n": "\u010a", " ": "\u0120"}.get(c, c)] for c in text]
+    return [LETTERS.index(c) for c in text.lower()]
 
 
 def decode(ids):
-    letters = "".join(LETTERS[i] for i in ids if i < len(LETTERS))
-    return letters.replace("\u010a", "\n").replace("\u0120", " ")
+    return "".join(LETTERS[i] if i < len(LETTERS) else "?" for i in ids)
 
 
 def shapes():
     out = {"model.embed_tokens.weight": (V, H), "model.norm.weight": (H,)}
-    for i in range(CONFIG["num_hidden_layers"]):
+    for i in range(LAYERS):
         for name, shape in (("input_layernorm", (H,)), ("post_attention_layernorm", (H,)),
                             ("self_attn.q_norm", (D,)), ("self_attn.k_norm", (D,)),
                             ("self_attn.q_proj", (HEADS * D, H)),
@@ -54,36 +42,15 @@ def bf16(x):
 def new_weights(seed):
     """{name: list of bf16 as integers}"""
     rng = random.Random(seed)
-    return {name: [bf16(rng.gauss(1, 0.2) if len(shape) == 1 else rng.gauss(0, 0.5))
+    return {name: [bf16(rng.gauss(1, 0.2) if len(shape) == 1 else rng.gauss(0, 0.2))
                    for _ in range(math.prod(shape))] for name, shape in shapes().items()}
 
 
 def changed(weights, seed):
     """The next version: a twentieth of the weights changes."""
     rng = random.Random(seed)
-    return {name: [bf16(rng.gauss(0.5, 0.5)) if rng.random() < 0.05 else w for w in values]
+    return {name: [bf16(rng.gauss(0.1, 0.2)) if rng.random() < 0.05 else w for w in values]
             for name, values in weights.items()}
-
-
-def write_model(folder):
-    """config.json and tokenizer.json"""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    added = [{"id": i, "content": text, "single_word": False, "lstrip": False,
-              "rstrip": False, "normalized": False, "special": True}
-             for i, text in ((96, "<|pad|>"), (97, "<|endoftext|>"))]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
-                  "use_regex": False}
-    pattern = {"type": "Split", "pattern": {"Regex": "[^\\n]|\\n"}, "behavior": "Isolated",
-               "invert": False}
-    (folder / "tokenizer.json").write_text(json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [pattern, byte_level]},
-        "post_processor": None, "decoder": byte_level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None,
-                  "continuing_subword_prefix": "", "end_of_word_suffix": "",
-                  "fuse_unk": False, "byte_fallback": False, "vocab": IDS, "merges": []}}))
 
 
 def write_checkpoint(folder, weights):
@@ -128,7 +95,7 @@ class Model:
         self.text.append(token)
         self.keys.append(kept)
         x = list(self.w["model.embed_tokens.weight"][token])
-        for layer in range(CONFIG["num_hidden_layers"]):
+        for layer in range(LAYERS):
             def w(name, layer=layer):
                 return self.w[f"model.layers.{layer}.{name}.weight"]
             y = norm(x, w("input_layernorm"))
@@ -165,7 +132,7 @@ def plus(a, b):
 
 
 def norm(x, weight):
-    scale = 1 / math.sqrt(dot(x, x) / len(x) + CONFIG["rms_norm_eps"])
+    scale = 1 / math.sqrt(dot(x, x) / len(x) + 1e-6)
     return [a * scale * w for a, w in zip(x, weight)]
 
 
@@ -180,7 +147,7 @@ def heads(x, weight, place):
         y = norm(head, weight)
         turned = [0.0] * D
         for i in range(D // 2):
-            angle = place * CONFIG["rope_theta"] ** (-2 * i / D)
+            angle = place * 10000.0 ** (-2 * i / D)
             c, s = math.cos(angle), math.sin(angle)
             turned[i] = y[i] * c - y[i + D // 2] * s
             turned[i + D // 2] = y[i + D // 2] * c + y[i] * s
