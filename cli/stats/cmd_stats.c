@@ -143,13 +143,7 @@ const cli_verb cli_verb_stats = {
         "Analyses the versions of a stream, or deltas on disk in the order given: "
         "density "
         "and bits a change by step, kind of tensor and layer, with the order-0 bound "
-        "beside them; moves in ulps; recurrence; how well the mask can be predicted; how "
-        "much folding saves.\n\n"
-        "Predictors learn from the steps before the one they predict: rates by exponent "
-        "and history from the step before it, rows and columns from all steps walked but "
-        "the first. A recall of 'never' means that no choice of elements is as precise "
-        "as "
-        "that.",
+        "beside them; moves in ulps; recurrence; how much folding saves.",
     .examples = "  deltawire stats s3://bucket/run\n"
                 "  deltawire stats s3://bucket/run --from 100 --to 130 --html run.html\n"
                 "  deltawire stats --base model/ deltas/step_*.safetensors --json\n",

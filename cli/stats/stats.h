@@ -29,9 +29,6 @@ typedef struct stats_step {
     stats_counts sum;
     uint64_t n_union[STATS_N_FOLDS]; /* changed at least once in the last 2^i steps; 0:
                                         the walk is shorter */
-    bool is_judged;                  /* the predictors had something to learn from */
-    double plain_bits;               /* bits of the mask, by density only */
-    double predictor_bits[STATS_N_PREDICTORS];
 } stats_step;
 
 /* A shortcut of a stream within the steps that were walked. */
@@ -50,19 +47,9 @@ typedef struct stats_report {
     stats_counts total;
     stats_counts *groups;                         /* [model->n_groups] over all steps */
     stats_exponents (*exponents)[DW_DTYPE_COUNT]; /* [kinds] by type, over all steps */
-    size_t n_judged; /* steps; plain_bits and predictor_bits are sums over them */
-    uint64_t n_judged_changes;
-    double plain_bits;
-    double predictor_bits[STATS_N_PREDICTORS];
-    stats_bins bins[STATS_N_PREDICTORS];
     stats_shortcut *shortcuts;
     size_t n_shortcuts;
 } stats_report;
-
-extern const char *const stats_predictor_names[STATS_N_PREDICTORS];
-
-#define STATS_N_PRECISIONS 3
-extern const double stats_precisions[STATS_N_PRECISIONS];
 
 static inline double stats_bound_bits(const stats_counts *c)
 {

@@ -1,13 +1,8 @@
 /* The pass over memory: counts the changes of one step, tensor by tensor on all threads.
  *
  * Each element belongs to a cell: the exponent of its old value, and a class of its own
- * history. The bound, recurrence, unions and most predictors follow from the number of
- * elements in each cell and how many of them changed. Only rows and columns need more.
- *
- * Earlier steps give a predicted rate for each cell, row and column (stats_learn.h). The
- * product of the three puts the element into a bin, an eighth of an octave wide. All
- * elements of a bin have the same prediction, and the share that changed shows how good
- * it was.
+ * history. The bound, recurrence and unions follow from the number of elements in each
+ * cell and how many of them changed.
  */
 #ifndef CLI_STATS_COUNT_H
 #define CLI_STATS_COUNT_H
@@ -71,27 +66,6 @@ static inline void stats_add(uint64_t *to, const uint64_t *more, size_t n)
         to[i] += more[i];
 }
 
-/* ---- predictors ---- */
-
-typedef enum stats_predictor {
-    STATS_BY_TENSOR,
-    STATS_BY_EXPONENT,
-    STATS_BY_ROW,
-    STATS_BY_COLUMN,
-    STATS_BY_HISTORY,
-    STATS_BY_EXPONENT_HISTORY,
-    STATS_BY_ALL,
-    STATS_N_PREDICTORS
-} stats_predictor;
-
-#define STATS_N_BINS 256
-
-/* Elements and changes by predicted rate: bin i is 2^(-i / 8). */
-typedef struct stats_bins {
-    uint64_t n_elems[STATS_N_BINS];
-    uint64_t n_changed[STATS_N_BINS];
-} stats_bins;
-
 /* Elements and changes by exponent, over steps and tensors. */
 typedef struct stats_exponents {
     uint64_t n_elems[STATS_MAX_EXPONENTS];
@@ -101,11 +75,10 @@ typedef struct stats_exponents {
 /* The counts of one step. */
 typedef struct stats_step_counts {
     stats_counts *groups;                         /* [n_groups] */
-    stats_bins bins[STATS_N_PREDICTORS];          /* empty before the third step */
     stats_exponents (*exponents)[DW_DTYPE_COUNT]; /* [kinds] by type; added to */
 } stats_step_counts;
 
-/* Compares `now` with `then`, fills OUT, learns for the next step, and brings `then` and
+/* Compares `now` with `then`, fills OUT, and brings `then` and
  * the history up to date. STEP counts from 0. CLASS_BYTES [n_tensors]. */
 dw_status stats_count_step(stats_model *model, unsigned step, const uint64_t *class_bytes,
                            unsigned n_threads, const dw_progress *progress,

@@ -112,54 +112,25 @@ static unsigned count_change(stats_table *table, const stats_tensor *t, uint64_t
 
 /* ---- all elements ---- */
 
-INLINE unsigned clamp_bin(int bin)
+INLINE void count_elems(stats_table *table, const stats_tensor *t,
+                        const stats_classes *classes, uint64_t first, uint64_t n,
+                        unsigned width)
 {
-    return bin < 0 ? 0 : bin >= STATS_N_BINS ? STATS_N_BINS - 1 : (unsigned)bin;
-}
-
-typedef struct run {
-    uint64_t first, n; /* elements: a row, or a piece of a flat tensor */
-    int8_t row_shift;
-    const int8_t *column_shifts;  /* [n], or NULL */
-    uint64_t n_changed, expected; /* the outcome */
-} run;
-
-INLINE void count_run(stats_worker *w, const stats_tensor *t, const stats_prediction *p,
-                      const stats_classes *classes, run *r, unsigned width, bool columns)
-{
-    stats_table *table = &w->table;
-    uint8_t *then = t->then + r->first * width;
-    const uint8_t *now = t->now + r->first * width;
-    uint16_t *histories = t->history + r->first;
+    uint8_t *then = t->then + first * width;
+    const uint8_t *now = t->now + first * width;
+    uint16_t *histories = t->history + first;
     const unsigned shift = t->format.exponent_shift, mask = t->format.exponent_mask;
-    for (uint64_t i = 0; i < r->n; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         const uint64_t old = load(then + i * width, width);
         const uint64_t new = load(now + i * width, width);
         const unsigned history = histories[i];
         const unsigned class = classes->of[history & 0x7fff];
         const unsigned exponent = (unsigned)(old >> shift) & mask;
-        const unsigned cell = exponent * STATS_N_HISTORIES + class;
-        unsigned bin = 0;
-        table->n_elems[cell]++;
-        if (p) {
-            const uint32_t rate = p->rates[cell];
-            r->expected += rate;
-            int sum = p->bins[cell] + r->row_shift;
-            if (columns) {
-                w->columns.expected[i] += rate;
-                sum += r->column_shifts[i];
-            }
-            bin = clamp_bin(sum);
-            table->bins.n_elems[bin]++;
-        }
+        table->n_elems[exponent * STATS_N_HISTORIES + class]++;
         unsigned next = (history << 1 & 0x7ffe) | (history & 0x8000);
         if (old != new) {
             unsigned up = count_change(table, t, old, new, exponent, class, history);
             next = (next & 0x7fff) | up << STATS_HISTORY_STEPS | 1;
-            table->bins.n_changed[bin] += p != NULL;
-            r->n_changed++;
-            if (columns)
-                w->columns.n_changed[i]++;
             memcpy(then + i * width, &new, width);
         }
         if (next != history) /* do not dirty a page that stays the same */
@@ -167,50 +138,20 @@ INLINE void count_run(stats_worker *w, const stats_tensor *t, const stats_predic
     }
 }
 
-INLINE void count_width(stats_worker *w, const stats_tensor *t, const stats_prediction *p,
-                        const stats_classes *classes, run *r, unsigned width)
-{
-    if (!p)
-        count_run(w, t, NULL, classes, r, width, false);
-    else if (r->column_shifts)
-        count_run(w, t, p, classes, r, width, true);
-    else
-        count_run(w, t, p, classes, r, width, false);
-}
-
-static void count_any(stats_worker *w, const stats_tensor *t, const stats_prediction *p,
-                      const stats_classes *classes, run *r)
+void stats_item_count(stats_table *table, const stats_tensor *t,
+                      const stats_classes *classes, uint64_t first, uint64_t n)
 {
     switch (t->format.n_bits) {
     case 8:
-        count_width(w, t, p, classes, r, 1);
+        count_elems(table, t, classes, first, n, 1);
         break;
     case 16:
-        count_width(w, t, p, classes, r, 2);
+        count_elems(table, t, classes, first, n, 2);
         break;
     case 32:
-        count_width(w, t, p, classes, r, 4);
+        count_elems(table, t, classes, first, n, 4);
         break;
     default:
-        count_width(w, t, p, classes, r, 8);
-    }
-}
-
-void stats_item_count(stats_worker *w, const stats_tensor *t, const stats_prediction *p,
-                      const stats_classes *classes, uint64_t first, uint64_t n)
-{
-    const uint64_t n_a_run = t->n_rows > 1 ? t->n_columns : n;
-    for (uint64_t at = 0; at < n; at += n_a_run) {
-        const uint64_t row = (first + at) / t->n_columns;
-        run r = {.first = first + at, .n = n_a_run};
-        if (p && p->row_shifts)
-            r.row_shift = p->row_shifts[row];
-        if (p && p->column_shifts)
-            r.column_shifts = p->column_shifts;
-        count_any(w, t, p, classes, &r);
-        if (t->has_rows) {
-            w->rows.n_changed[at / n_a_run] = r.n_changed;
-            w->rows.expected[at / n_a_run] = r.expected;
-        }
+        count_elems(table, t, classes, first, n, 8);
     }
 }

@@ -56,14 +56,6 @@ static void set_moves(json_t *object, const stats_counts *c)
 
 /* ---- steps ---- */
 
-static void set_predictor_bits(json_t *object, const double *bits, double n_changed)
-{
-    json_t *o = json_object();
-    for (unsigned i = 0; i < STATS_N_PREDICTORS; i++)
-        set_ratio(o, stats_predictor_names[i], bits[i], n_changed);
-    json_object_set_new(object, "predictor_bits_a_change", o);
-}
-
 static json_t *step_json(const stats_step *step)
 {
     const stats_counts *c = &step->sum;
@@ -76,10 +68,6 @@ static json_t *step_json(const stats_step *step)
     cli_json_count(o, "objects", step->n_objects);
     set_ratio(o, "bits_a_change", 8 * (double)step->n_bytes, (double)c->n_changed);
     cli_json_count(o, "same_sign", c->n_same_sign);
-    if (step->is_judged) {
-        set_ratio(o, "plain_bits_a_change", step->plain_bits, (double)c->n_changed);
-        set_predictor_bits(o, step->predictor_bits, (double)c->n_changed);
-    }
     return o;
 }
 
@@ -163,7 +151,7 @@ static json_t *exponents_json(const stats_report *r)
     return list;
 }
 
-/* ---- recurrence and predictors ---- */
+/* ---- recurrence ---- */
 
 static json_t *recurrence_row(const stats_recurrence *r)
 {
@@ -191,49 +179,6 @@ static json_t *recurrence_json(const stats_report *r)
     json_object_set_new(o, "fifteen_steps", recurrence_row(&any));
     set_ratio(o, "sign_bits_a_change", plain, n);
     set_ratio(o, "sign_bits_a_change_given_history", given, n);
-    return o;
-}
-
-static json_t *bins_json(const stats_bins *bins)
-{
-    json_t *list = json_array();
-    for (unsigned i = 0; i < STATS_N_BINS; i++)
-        if (bins->n_elems[i] > 0)
-            json_array_append_new(list, json_pack("[i,o,o]", (int)i,
-                                                  cli_json_integer(bins->n_elems[i]),
-                                                  cli_json_integer(bins->n_changed[i])));
-    return list;
-}
-
-static json_t *predictor_json(const stats_report *r, unsigned i)
-{
-    json_t *o = json_object(), *recalls = json_array();
-    cli_json_text(o, "name", stats_predictor_names[i]);
-    set_ratio(o, "bits_a_change", r->predictor_bits[i], (double)r->n_judged_changes);
-    cli_json_real(o, "explained",
-                  r->plain_bits > 0 ? 1 - r->predictor_bits[i] / r->plain_bits : NAN);
-    for (unsigned p = 0; p < STATS_N_PRECISIONS; p++) {
-        double recall = stats_bins_recall(&r->bins[i], stats_precisions[p]);
-        json_t *row = json_object();
-        cli_json_real(row, "precision", stats_precisions[p]);
-        cli_json_real(row, "recall", recall < 0 ? NAN : recall);
-        json_array_append_new(recalls, row);
-    }
-    json_object_set_new(o, "recall", recalls);
-    cli_json_real(o, "best_precision", stats_bins_best_precision(&r->bins[i]));
-    json_object_set_new(o, "bins", bins_json(&r->bins[i]));
-    return o;
-}
-
-static json_t *predictors_json(const stats_report *r)
-{
-    json_t *o = json_object(), *list = json_array();
-    cli_json_count(o, "steps", r->n_judged);
-    cli_json_count(o, "changed", r->n_judged_changes);
-    set_ratio(o, "plain_bits_a_change", r->plain_bits, (double)r->n_judged_changes);
-    for (unsigned i = 0; r->n_judged > 0 && i < STATS_N_PREDICTORS; i++)
-        json_array_append_new(list, predictor_json(r, i));
-    json_object_set_new(o, "list", list);
     return o;
 }
 
@@ -296,7 +241,6 @@ json_t *stats_report_json(const stats_report *r)
     json_object_set_new(o, "groups", groups_json(r));
     json_object_set_new(o, "exponents", exponents_json(r));
     json_object_set_new(o, "recurrence", recurrence_json(r));
-    json_object_set_new(o, "predictors", predictors_json(r));
     json_object_set_new(o, "folds", folds_json(r));
     json_object_set_new(o, "shortcuts", shortcuts_json(r));
     return o;

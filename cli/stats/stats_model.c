@@ -8,8 +8,6 @@
 
 #define ALIGNMENT 64
 #define MAX_BYTES (UINT64_C(1) << 56)
-#define MIN_LINE  64        /* shorter rows and columns have too few elements */
-#define MAX_LINE  (1 << 20) /* longer ones are not rows of a matrix */
 
 /* ---- names ---- */
 
@@ -160,33 +158,11 @@ static void describe(stats_tensor *out, const dw_tensor *t)
                           .layer = layer_of(t->name),
                           .format = format_of(t->dtype)};
     out->n_elems = t->n_bytes / (out->format.n_bits / 8);
-    out->n_rows = 1;
-    out->n_columns = out->n_elems;
-    uint64_t last = t->n_dims > 1 ? t->dims[t->n_dims - 1] : 0;
-    if (t->dtype == DW_C64)
-        last *= 2;
-    /* rows of packed types may share a byte, so they are not counted */
-    if (last < 2 || last > MAX_LINE || out->n_elems % last != 0 || out->n_elems == last ||
-        dw_dtype_bits(t->dtype) < 8)
-        return;
-    out->n_rows = out->n_elems / last;
-    out->n_columns = last;
-    out->has_rows = last >= MIN_LINE;
-    out->has_columns = out->n_rows >= MIN_LINE;
 }
 
 static size_t padded(uint64_t n_bytes)
 {
     return (size_t)((n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-}
-
-static bool allocate_lines(stats_tensor *t)
-{
-    if (t->has_rows)
-        t->rows = calloc((size_t)t->n_rows, sizeof *t->rows);
-    if (t->has_columns)
-        t->columns = calloc((size_t)t->n_columns, sizeof *t->columns);
-    return (!t->has_rows || t->rows) && (!t->has_columns || t->columns);
 }
 
 static dw_status lay_out(stats_model *m, const char *work_dir, dw_error *err)
@@ -261,9 +237,6 @@ dw_status stats_model_init(stats_model *m, const dw_tensor *tensors, size_t n_te
         m->n_bytes += tensors[i].n_bytes;
     }
     dw_status status = lay_out(m, work_dir, err);
-    for (size_t i = 0; status == DW_OK && i < n_tensors; i++)
-        if (!allocate_lines(&m->tensors[i]))
-            status = dw_fail_memory(err, "");
     if (status == DW_OK)
         find_groups(m);
     else
@@ -273,11 +246,6 @@ dw_status stats_model_init(stats_model *m, const dw_tensor *tensors, size_t n_te
 
 void stats_model_release(stats_model *m)
 {
-    for (size_t i = 0; i < m->n_tensors; i++) {
-        free(m->tensors[i].rates);
-        free(m->tensors[i].rows);
-        free(m->tensors[i].columns);
-    }
     free(m->tensors);
     free(m->then);
     free(m->now);

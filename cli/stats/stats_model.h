@@ -58,29 +58,14 @@ const char *stats_kind_name(stats_kind kind);
 
 #define STATS_NO_LAYER UINT32_MAX
 
-/* The changes of a row or column in past steps: see stats_learn.h. */
-typedef struct stats_line {
-    double n_changed;
-    double n_expected;
-} stats_line;
-
 typedef struct stats_tensor {
     stats_kind kind;
     uint32_t layer;
     size_t group; /* the group of its kind in its layer */
     stats_format format;
     uint64_t n_elems;
-    uint64_t n_rows, n_columns; /* n_columns is the last dimension; 1 x n_elems if lines
-                                   are not counted */
-    bool has_rows, has_columns; /* long enough to be counted */
-    uint8_t *then, *now;        /* [n_elems] of the format */
-    uint16_t *history;          /* [n_elems] */
-
-    /* learnt from the step before; NULL before the second step */
-    double density;
-    uint32_t first_exponent, n_exponents;
-    uint32_t *rates;            /* [n_exponents][STATS_N_HISTORIES], fixed point */
-    stats_line *rows, *columns; /* [n_rows], [n_columns]; NULL if not counted */
+    uint8_t *then, *now; /* [n_elems] of the format */
+    uint16_t *history;   /* [n_elems] */
 } stats_tensor;
 
 /* A kind of tensors in a layer. */

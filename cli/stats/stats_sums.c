@@ -2,11 +2,6 @@
 #include "stats.h"
 #include "stats_entropy.h"
 
-const char *const stats_predictor_names[STATS_N_PREDICTORS] = {
-    "tensor", "exponent", "row", "column", "history", "exponent, history", "all"};
-
-const double stats_precisions[STATS_N_PRECISIONS] = {0.1, 0.25, 0.5};
-
 void stats_counts_add(stats_counts *to, const stats_counts *more)
 {
     to->n_elems += more->n_elems;

@@ -61,7 +61,6 @@ void stats_table_add(stats_table *to, const stats_table *more)
         add_moves(to, more, e);
     stats_add(to->n_elems, more->n_elems, STATS_N_CELLS);
     stats_add(to->n_changed, more->n_changed, STATS_N_CELLS);
-    stats_bins_add(&to->bins, &more->bins);
     stats_counts_add(&to->counts, &more->counts);
 }
 

@@ -42,7 +42,6 @@ typedef struct stats_moves {
 typedef struct stats_table {
     uint64_t n_elems[STATS_N_CELLS]; /* by exponent, then history */
     uint64_t n_changed[STATS_N_CELLS];
-    stats_bins bins;     /* by all predictors together */
     stats_counts counts; /* counts without cells: moves and directions */
     stats_moves *moves;  /* [exponents] */
     uint8_t touched[STATS_MAX_EXPONENTS][STATS_N_STRETCHES];

@@ -228,43 +228,6 @@ static void print_recurrence(const stats_report *r)
                   bits_a_change(plain, &r->total), bits_a_change(given, &r->total));
 }
 
-/* ---- predictors ---- */
-
-static void print_predictor(const stats_report *r, unsigned i)
-{
-    const stats_bins *bins = &r->bins[i];
-    printf("  %-18s %8.3f %8.1f %%", stats_predictor_names[i],
-           cli_ratio(r->predictor_bits[i], (double)r->n_judged_changes),
-           100 - percent(r->predictor_bits[i], r->plain_bits));
-    for (unsigned p = 0; p < STATS_N_PRECISIONS; p++) {
-        double recall = stats_bins_recall(bins, stats_precisions[p]);
-        if (recall < 0)
-            printf(" %9s", "never");
-        else
-            printf(" %7.1f %%", 100 * recall);
-    }
-    printf(" %9.1f %%\n", 100 * stats_bins_best_precision(bins));
-}
-
-static void print_predictors(const stats_report *r)
-{
-    puts("\nWhat predicts the mask, learnt from the steps before each");
-    if (r->n_judged == 0) {
-        puts("  needs three steps: the first gives rates and histories, the second rows");
-        return;
-    }
-    printf("  %-18s %8s %10s %29s %11s\n", "", "bits", "explained",
-           "recall at a precision of", "best");
-    printf("  %-18s %8s %10s", "", "a change", "");
-    for (unsigned p = 0; p < STATS_N_PRECISIONS; p++)
-        printf(" %7.0f %%", 100 * stats_precisions[p]);
-    printf(" %11s\n", "precision");
-    printf("  %-18s %8.3f\n", "density only",
-           cli_ratio(r->plain_bits, (double)r->n_judged_changes));
-    for (unsigned i = 0; i < STATS_N_PREDICTORS; i++)
-        print_predictor(r, i);
-}
-
 /* ---- folds and anchors ---- */
 
 static void print_shortcuts(const stats_report *r)
@@ -314,6 +277,5 @@ void stats_print_text(const stats_report *r)
     print_layers(r);
     print_moves(r);
     print_recurrence(r);
-    print_predictors(r);
     print_folds(r);
 }

@@ -155,20 +155,6 @@ static dw_status encode(walk *w, const dw_progress *progress, dw_error *err)
 
 /* ---- sums ---- */
 
-static void judge_step(stats_report *r, stats_step *step, const stats_step_counts *counts)
-{
-    step->is_judged = true;
-    step->plain_bits = stats_binary_bits(step->sum.n_elems, step->sum.n_changed);
-    r->n_judged++;
-    r->n_judged_changes += step->sum.n_changed;
-    r->plain_bits += step->plain_bits;
-    for (unsigned i = 0; i < STATS_N_PREDICTORS; i++) {
-        step->predictor_bits[i] = stats_bins_bits(&counts->bins[i]);
-        r->predictor_bits[i] += step->predictor_bits[i];
-        stats_bins_add(&r->bins[i], &counts->bins[i]);
-    }
-}
-
 static void add_step(walk *w, size_t i)
 {
     stats_report *r = w->report;
@@ -184,8 +170,6 @@ static void add_step(walk *w, size_t i)
             n += step->sum.n_quiet[f - 1];
         step->n_union[f] = i + 1 >= (1u << f) ? n : 0;
     }
-    if (i >= 2)
-        judge_step(r, step, &w->counts);
     r->n_steps = i + 1;
 }
 
@@ -220,7 +204,6 @@ static dw_status walk_step(walk *w, size_t i, dw_error *err)
         status = encode(w, &hook, err);
     hook = start_phase(&w->bar, n_bytes);
     memset(w->counts.groups, 0, n_groups * sizeof *w->counts.groups);
-    memset(w->counts.bins, 0, sizeof w->counts.bins);
     if (status == DW_OK)
         status = stats_count_step(w->model, (unsigned)i, w->class_bytes, w->n_threads,
                                   &hook, &w->counts, err);

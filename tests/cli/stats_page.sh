@@ -38,10 +38,10 @@ stats() {
     deltawire stats "$@" --html page.html >/dev/null
 }
 stats file://"$scratch"/stream
-draws "draws a stream" 11 page.html
+draws "draws a stream" 9 page.html
 stats --base run/base run/deltas/step_000001.safetensors
 draws "draws a single step" 7 page.html
 stats --base run/base same.st
 draws "draws a step that changed nothing" 5 page.html
 stats --base f32/base f32/deltas/*.safetensors
-draws "draws dense changes" 10 page.html
+draws "draws dense changes" 8 page.html

@@ -1,7 +1,6 @@
 """Computes the results of `deltawire stats` with numpy, slowly, from its documentation.
 
-docs/deltawire.1 defines what is measured; cli/stats/stats_learn.h how
-predictors learn, cli/stats/stats_item.c the classes of history.
+docs/deltawire.1 defines what is measured; cli/stats/stats_item.c the classes of history.
 """
 import collections
 import math
@@ -9,16 +8,12 @@ import re
 
 import numpy as np
 
-ONE = 1 << 30  # rates are fixed point
-PREDICTORS = ["tensor", "exponent", "row", "column", "history", "exponent, history", "all"]
-
 # name: bytes of a unit, mantissa bits, exponent bits; no exponent: one class, no ulps
 FLOATS = {"BF16": (2, 7, 8), "F16": (2, 10, 5), "F32": (4, 23, 8), "C64": (4, 23, 8),
           "F8_E4M3": (1, 3, 4), "F8_E5M2": (1, 2, 5), "F8_E4M3FNUZ": (1, 3, 4),
           "F8_E5M2FNUZ": (1, 2, 5)}
 WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8,
           "I64": 8, "F64": 8, "F8_E8M0": 1, "F6_E2M3": 1, "F6_E3M2": 1, "F4": 1}
-PACKED = ("F6_E2M3", "F6_E3M2", "F4")
 
 # steps since the last change, from and to, and the fewest changes within 15 steps
 HISTORIES = [None, (1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 1, 5), (2, 2, 1), (2, 2, 2), (2, 2, 3),
@@ -113,86 +108,11 @@ def history_classes(past, n_steps):
     return out, since
 
 
-# ---- predictors ----
-
-def fixed(rate):
-    return np.maximum(np.floor(np.asarray(rate) * ONE + 0.5), 1).astype(np.int64)
-
-
-def away(x):  # C's lround
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
-
-
-def bin_of(rate):
-    return np.clip(away(-8 * np.log2(rate)), 0, 255).astype(np.int64)
-
-
-class Predictor:
-    """The learnt state of one tensor."""
-
-    def __init__(self, n, rows, columns):
-        self.n, self.rows, self.columns = n, rows, columns
-        self.steps, self.density = 0, None
-        self.row = np.zeros((2, rows)) if columns >= 64 and rows > 1 else None
-        self.column = np.zeros((2, columns)) if rows >= 64 and columns > 1 else None
-
-    def shift(self, line, n):
-        if line is None or self.steps < 2:
-            return np.zeros(n, np.int64)
-        return np.clip(-away(8 * np.log2((line[0] + 128) / (line[1] + 128))), -64, 64).astype(int)
-
-    def predict(self, e, h):
-        """{predictor: bin of each element}"""
-        cell, full = self.cells[e, h] / ONE, np.full
-        lines = {}
-        for name, line, n, every in (("row", self.row, self.rows, self.columns),
-                                     ("column", self.column, self.columns, self.rows)):
-            rate = full(n, self.density)
-            if line is not None:
-                rate = (line[0] + 128) / (every * (self.steps - 1) + 128 / self.density)
-            bins = bin_of(rate)
-            lines[name] = np.repeat(bins, self.columns) if name == "row" else \
-                np.tile(bins, self.rows)
-        both = bin_of(cell) + np.repeat(self.shift(self.row, self.rows), self.columns) + \
-            np.tile(self.shift(self.column, self.columns), self.rows)
-        return {"tensor": full(self.n, bin_of(self.density)),
-                "exponent": bin_of(self.by_exponent[e] / ONE),
-                "history": bin_of(self.by_history[h] / ONE), **lines,
-                "exponent, history": bin_of(cell), "all": np.clip(both, 0, 255)}
-
-    def learn(self, e, h, changed):
-        if self.steps > 0:
-            expected = self.cells[e, h].reshape(self.rows, self.columns)
-            now = changed.reshape(self.rows, self.columns)
-            for line, axis in ((self.row, 1), (self.column, 0)):
-                if line is not None:
-                    line += [now.sum(axis), expected.sum(axis) / ONE]
-        cell = 16 * e + h
-        n, k = (np.bincount(c, minlength=4096).reshape(256, 16) for c in (cell, cell[changed]))
-        d = self.density = (changed.sum() + 0.5) / (self.n + 1)
-        seen = np.flatnonzero(n.sum(1))
-        inside = np.zeros(256, bool)
-        inside[seen[0]:seen[-1] + 1] = True
-        p_e = (k.sum(1) + 1) / (n.sum(1) + 1 / d)
-        self.by_exponent = np.where(inside, fixed(p_e), d * ONE)
-        self.by_history = fixed((k.sum(0) + 1) / (n.sum(0) + 1 / d))
-        p_eh = (k + 1) / (n + 1 / p_e[:, None])
-        self.cells = np.where(inside[:, None], fixed(p_eh), fixed(d))
-        self.steps += 1
-
-
 # ---- one tensor in one step ----
 
 class History:
     def __init__(self, n):
         self.past, self.up = np.zeros(n, np.int64), np.zeros(n, bool)
-
-
-def lines(t, n):
-    last = t.shape[-1] * (2 if t.dtype == "C64" else 1) if len(t.shape) > 1 else 0
-    if last < 2 or last > 1 << 20 or n % last or n == last or t.dtype in PACKED:
-        return 1, n
-    return n // last, last
 
 
 def count(t, old, new, history, out):
@@ -238,7 +158,6 @@ def count(t, old, new, history, out):
             np.array([n_e[number], k_e[number]])
     history.past = (history.past << 1 | changed) & 0x7fff
     history.up[changed] = up
-    return changed, e, h
 
 
 def new_counts():
@@ -269,33 +188,22 @@ def layer_of(name):
 
 
 def analyse(versions):
-    """-> counts of each step, {(layer, kind): counts}, bins of each judged step"""
+    """-> counts of each step, {(layer, kind): counts}"""
     names = sorted(versions[0])
     arrays = {n: [units(v[n]) for v in versions] for n in names}
     histories = {n: History(len(arrays[n][0])) for n in names}
-    shape = {n: lines(versions[0][n], len(arrays[n][0])) for n in names}
-    learners = {n: Predictor(len(arrays[n][0]), *shape[n]) for n in names}
-    steps, groups, judged = [], collections.defaultdict(list), []
+    steps, groups = [], collections.defaultdict(list)
     for i in range(len(versions) - 1):
-        step, bins = new_counts(), np.zeros((7, 2, 256), np.int64)
+        step = new_counts()
         for name in names:
-            t, learner = versions[0][name], learners[name]
             if len(arrays[name][0]) == 0:
                 continue
             one = new_counts()
-            changed, e, h = count(t, *arrays[name][i:i + 2], histories[name], one)
-            if i >= 2:
-                for p, b in learner.predict(e, h).items():
-                    at = PREDICTORS.index(p)
-                    bins[at, 0] += np.bincount(b, minlength=256)
-                    bins[at, 1] += np.bincount(b[changed], minlength=256)
-            learner.learn(e, h, changed)
+            count(versions[0][name], *arrays[name][i:i + 2], histories[name], one)
             merge(step, one)
             groups[layer_of(name), kind_of(name)].append((i, one))
         steps.append(step)
-        if i >= 2:
-            judged.append((step, bins))
-    return steps, groups, judged
+    return steps, groups
 
 
 def merge(to, more):
@@ -307,14 +215,3 @@ def merge(to, more):
                 to[key][k] = to[key][k] + v
         else:
             to[key] += value
-
-
-def recall(bins, precision):
-    n, k = np.cumsum(bins[0]), np.cumsum(bins[1])
-    good = k[(k > 0) & (k >= precision * n)]
-    return good[-1] / k[-1] if len(good) else None
-
-
-def best_precision(bins):
-    n, k = np.cumsum(bins[0]), np.cumsum(bins[1])
-    return float(np.max(k[n > 0] / n[n > 0]))
