@@ -5,7 +5,6 @@
 #include <deltawire/deltawire.h>
 
 #include "base/error.h"
-#include "checkpoint_copy.h"
 #include "checkpoint_read.h"
 #include "command_line.h"
 #include "commands.h"
@@ -25,7 +24,6 @@ typedef struct item {
 
 typedef struct job {
     const char *checkpoint; /* as the user named it */
-    const char *out;        /* or NULL */
     item *items;
     size_t n_items;
 } job;
@@ -51,18 +49,18 @@ static dw_status apply_one(item *it, const char *path, const cli_session *s,
 
 /* How many of the deltas were applied to the checkpoint before: its digest is the new
  * digest of the last of them. */
-static dw_status count_applied(size_t *n, const job *j, const char *path,
-                               const cli_session *s, dw_error *err)
+static dw_status count_applied(size_t *n, const job *j, const cli_session *s,
+                               dw_error *err)
 {
     cli_weights weights;
     *n = 0;
-    dw_status status = cli_weights_load(&weights, path, err);
+    dw_status status = cli_weights_load(&weights, j->checkpoint, err);
     if (status != DW_OK)
         return status;
     dw_digest state = 0;
     dw_digest *digests = calloc(weights.n_tensors + 1, sizeof *digests);
     status = digests ? cli_weights_digest(digests, &state, &weights, s, err)
-                     : dw_fail_memory(err, path);
+                     : dw_fail_memory(err, j->checkpoint);
     for (size_t i = 0; status == DW_OK && i < j->n_items; i++)
         if (j->items[i].info.has_digests && j->items[i].info.new_state == state)
             *n = i + 1;
@@ -74,11 +72,11 @@ static dw_status count_applied(size_t *n, const job *j, const char *path,
 /* If a run was killed between two deltas, the user repeats it with all of them. The first
  * is then stale, and the ones applied before are skipped. Sets *N to their number. If
  * there are none, ERR stays as it is. */
-static dw_status pass_over_applied(size_t *n, const job *j, const char *path,
-                                   const cli_session *s, dw_error *err)
+static dw_status pass_over_applied(size_t *n, const job *j, const cli_session *s,
+                                   dw_error *err)
 {
     dw_error sweep_err;
-    dw_status status = count_applied(n, j, path, s, &sweep_err);
+    dw_status status = count_applied(n, j, s, &sweep_err);
     if (status != DW_OK) {
         *err = sweep_err;
         return status;
@@ -93,15 +91,14 @@ static dw_status pass_over_applied(size_t *n, const job *j, const char *path,
 }
 
 /* Sets *AT to the delta that failed. */
-static dw_status apply_all(const job *j, const char *path, size_t *at,
-                           const cli_session *s, dw_error *err)
+static dw_status apply_all(const job *j, size_t *at, const cli_session *s, dw_error *err)
 {
     *at = 0;
     while (*at < j->n_items) {
         size_t n_done = 1;
-        dw_status status = apply_one(&j->items[*at], path, s, err);
+        dw_status status = apply_one(&j->items[*at], j->checkpoint, s, err);
         if (status == DW_STALE && *at == 0)
-            status = pass_over_applied(&n_done, j, path, s, err);
+            status = pass_over_applied(&n_done, j, s, err);
         if (status != DW_OK)
             return status;
         *at += n_done;
@@ -114,7 +111,7 @@ static dw_status apply_all(const job *j, const char *path, size_t *at,
 static void print_json(const job *j)
 {
     json_t *object = json_object(), *list = json_array();
-    cli_json_text(object, "checkpoint", j->out ? j->out : j->checkpoint);
+    cli_json_text(object, "checkpoint", j->checkpoint);
     for (size_t i = 0; i < j->n_items; i++) {
         const item *it = &j->items[i];
         json_t *row = json_object();
@@ -150,59 +147,18 @@ static void print_text(const job *j)
         if (!it->report.verified)
             puts("  not verified: the delta names no digests to verify against");
     }
-    cli_print_text(stdout, j->out ? j->out : j->checkpoint);
+    cli_print_text(stdout, j->checkpoint);
     printf(": state %016" PRIx64 "\n", j->items[j->n_items - 1].report.new_state);
 }
 
 static int fail_apply(const job *j, size_t at, const cli_session *s, const dw_error *err)
 {
-    if (!s->quiet && !s->json && at > 0 && !j->out)
+    if (!s->quiet && !s->json && at > 0)
         fprintf(stderr, "%zu of %zu deltas are applied\n", at, j->n_items);
     if (err->code == DW_STALE)
         return cli_fail(s, err, j->items[at].path, "deltawire inspect %s",
                         j->items[at].path);
     return cli_fail(s, err, j->checkpoint, NULL);
-}
-
-/* ---- in place, or to a copy ---- */
-
-static int apply_in_place(const job *j, const cli_session *s)
-{
-    dw_error err;
-    size_t at;
-    if (apply_all(j, j->checkpoint, &at, s, &err) != DW_OK)
-        return fail_apply(j, at, s, &err);
-    return 0;
-}
-
-static int apply_to_copy(const job *j, const cli_session *s)
-{
-    /* refuse a half-written source: its copy would be half-written too */
-    cli_weights source;
-    int exit_code = cli_weights_open(&source, s, j->checkpoint);
-    if (exit_code != 0)
-        return exit_code;
-
-    dw_error err;
-    cli_copy copy;
-    cli_progress bar = cli_progress_start(s, "copying");
-    dw_status status =
-        cli_copy_make(&copy, j->checkpoint, source.ckpt, j->out, &bar, &err);
-    cli_progress_end(&bar);
-    cli_weights_close(&source);
-    if (status != DW_OK)
-        return cli_fail(s, &err, j->out, NULL);
-    size_t at = 0;
-    status = apply_all(j, copy.checkpoint, &at, s, &err);
-    if (status != DW_OK) {
-        exit_code = fail_apply(j, at, s, &err);
-    } else {
-        status = cli_copy_commit(&copy, j->out, &err);
-        if (status != DW_OK)
-            exit_code = cli_fail(s, &err, j->out, NULL);
-    }
-    cli_copy_discard(&copy);
-    return exit_code;
 }
 
 /* ---- the verb ---- */
@@ -234,8 +190,10 @@ static int run(cli_session *s)
     job j = {0};
     cli_parse(s, &j);
     int exit_code = open_deltas(&j, s->args, s->n_args, s);
-    if (exit_code == 0)
-        exit_code = j.out ? apply_to_copy(&j, s) : apply_in_place(&j, s);
+    dw_error err;
+    size_t at = 0;
+    if (exit_code == 0 && apply_all(&j, &at, s, &err) != DW_OK)
+        exit_code = fail_apply(&j, at, s, &err);
     if (exit_code == 0 && s->json)
         print_json(&j);
     else if (exit_code == 0 && !s->quiet)
@@ -248,24 +206,21 @@ static const cli_option options[] = {
     {CLI_OPTION(TEXT, job, checkpoint, "to", "CKPT",
                 "the checkpoint: file, index file or directory"),
      .required = true},
-    {CLI_OPTION(TEXT, job, out, "out", "NEWCKPT",
-                "leave CKPT as it is and make a new checkpoint; the other files of a "
-                "directory are copied too")},
     {0},
 };
 
 const cli_verb cli_verb_apply = {
     .name = "apply",
     .summary = "bring a checkpoint to a delta's new version",
-    .usage = "DELTA... --to CKPT [--out NEWCKPT]",
+    .usage = "DELTA... --to CKPT",
     .about =
         "Brings a checkpoint to the version that the last delta leads to, in place. Each "
         "delta is decoded and verified before the first byte of the checkpoint changes. "
         "If it is killed, the same command run again finishes the work. Links and files "
-        "with several names are refused, because others use the same data: give --out.",
-    .examples =
-        "  deltawire apply step_000007.safetensors --to model/\n"
-        "  deltawire apply deltas/step_*.safetensors --to model/ --out model-new/\n",
+        "with several names are refused, because others use the same data: copy them "
+        "first.",
+    .examples = "  deltawire apply step_000007.safetensors --to model/\n"
+                "  deltawire apply deltas/step_*.safetensors --to model/\n",
     .options = options,
     .n_least = 1,
     .n_most = -1,

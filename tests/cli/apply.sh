@@ -56,65 +56,15 @@ fresh
 head -c 1000 "${deltas[1]}" >cut.st
 unchanged fails 3 "cut.st: " deltawire apply "${deltas[0]}" cut.st --to model
 
-it "makes a new checkpoint and leaves the old one alone"
-fresh
-echo '{}' >model/config.json
-mkdir model/ignored
-sum=$(sha256sum model/model.safetensors)
-deltawire apply "${deltas[@]}" --to model --out new >/dev/null
-same_weights new run/step_000004
-cmp new/config.json model/config.json
-[ "$(ls -A new)" = "$(printf 'config.json\nmodel.safetensors')" ]
-[ "$sum" = "$(sha256sum model/model.safetensors)" ]
-
-it "makes a new file from a file, also from a read-only one"
-chmod a-w model/model.safetensors
-deltawire apply "${deltas[0]}" --to model/model.safetensors --out new.safetensors >/dev/null
-cmp new.safetensors run/step_000001/model.safetensors
-
-it "follows links, as a download cache has them"
-mkdir cache
-ln -s ../model/model.safetensors cache/model.safetensors
-deltawire apply "${deltas[0]}" --to cache --out from-cache/ >/dev/null
-[ ! -L from-cache/model.safetensors ]
-same_weights from-cache run/step_000001
-
-it "never replaces what is there, and cleans up after a failure"
-unchanged fails 8 "new: is there already" deltawire apply "${deltas[0]}" --to model --out new
-unchanged fails 4 "step_000003" deltawire apply "${deltas[2]}" --to model --out new2
-unchanged fails 6 "nowhere/new" deltawire apply "${deltas[0]}" --to model --out nowhere/new
-
-it "touches no file that has its temporary name"
-for target in model model/model.safetensors; do
-    # shellcheck disable=SC2016 # the inner shell expands: it becomes the command
-    sh -c 'mkdir out.st.tmp-$$-0 && echo mine >out.st.tmp-$$-0/keep &&
-        echo mine >out.st.tmp-$$-1 && mkdir .deltawire &&
-        touch .deltawire/out.st.tmp-$$-2.patch &&
-        exec "$@"' sh "$deltawire" apply "${deltas[0]}" --to $target --out out.st >/dev/null
-    [ "$(cat out.st.tmp-*-0/keep out.st.tmp-*-1)" = "$(printf 'mine\nmine')" ]
-    ls -d .deltawire/out.st.tmp-*-2.patch >/dev/null
-    [ "$(find . -maxdepth 1 -name 'out.st.tmp-*' | wc -l)" -eq 2 ]
-    [ "$(state_of out.st)" = "$(state_of run/step_000001)" ]
-    rm -r out.st* .deltawire
-done
-
-it "copies no state of other applies"
-rm -rf new
-mkdir model/.deltawire
-touch model/.deltawire/b.st.patch model/.deltawire/staged.tmp-1-2 model/b.st.deltawire-patch
-deltawire apply "${deltas[0]}" --to model --out new >/dev/null
-[ "$(ls -A new)" = "$(printf 'b.st.deltawire-patch\nconfig.json\nmodel.safetensors')" ]
-
 it "works on shards and their index"
 deltawire synth -o sharded --params 300K --steps 1 --write checkpoints --shard 100K --json \
     >/dev/null
-for target in sharded/base sharded/base/model.safetensors.index.json; do
-    deltawire apply "${deltas[0]}" --to $target --out copy >/dev/null
+for target in copy copy/model.safetensors.index.json; do
+    cp -r sharded/base copy
+    deltawire apply "${deltas[0]}" --to $target >/dev/null
     diff -r copy sharded/step_000001
     rm -r copy
 done
-deltawire apply "${deltas[0]}" --to sharded/base >/dev/null
-diff -r sharded/base sharded/step_000001
 
 it "accepts names with dots and slashes"
 make_checkpoint old.safetensors '{"../../etc/passwd": [9], "..": [3], "/abs": [1]}'

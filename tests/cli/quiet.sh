@@ -27,7 +27,6 @@ silent verify run/base
 silent verify run/base delta
 cp -r run/base model
 silent apply delta --to model
-silent apply delta --to run/base --out copy.safetensors
 silent recover model
 shows tensors inspect delta
 shows GB/s bench --size 1M --rounds 1
