@@ -1,5 +1,6 @@
 /* deltawire.Publisher: the calls. */
 #include "publisher_type.h"
+#include "inner.h"
 
 #include <limits.h>
 
