@@ -21,7 +21,7 @@ WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Werror".split()
 
 
 def version():
-    text = (ROOT / "include/deltawire/version.h").read_text()
+    text = (ROOT / "include/deltawire/base.h").read_text()
     return re.search(r'DW_VERSION_STRING "(.*)"', text)[1]
 
 

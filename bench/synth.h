@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 #include <deltawire/tensor.h>
 
 typedef struct synth_options {

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 #include <deltawire/tensor.h>
 
 #define SYNTH_MIN_PARAMS 100000

@@ -2,7 +2,7 @@
 #ifndef CLI_HOOK_H
 #define CLI_HOOK_H
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 #include "command_line.h"
 

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 /* Returns ~/.cache/deltawire/KIND/HASH, with the hash of PARTS, each of which may be
  * NULL. Free it with dw_free. After an error it returns NULL, and ERR advises to give

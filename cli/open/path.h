@@ -2,7 +2,7 @@
 #ifndef CLI_PATH_H
 #define CLI_PATH_H
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 /* Fails if no file can be made or replaced at PATH. Called before long work, so that the
  * error comes first. */

@@ -2,7 +2,7 @@
 #ifndef CLI_SECRET_FILE_H
 #define CLI_SECRET_FILE_H
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 /* Reads it without the line end. The caller frees it. Refuses a secret that is empty,
  * longer than 4,096 bytes, or not printable ASCII, because it goes into an HTTP header.

@@ -2,7 +2,7 @@
 #ifndef CLI_FAIL_H
 #define CLI_FAIL_H
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 #include "command_line.h"
 

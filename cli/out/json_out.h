@@ -6,8 +6,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include <deltawire/digest.h>
-#include <deltawire/error.h>
+#include <deltawire/tensor.h>
+#include <deltawire/base.h>
 
 /* TEXT with U+FFFD in place of each byte that is not UTF-8. */
 json_t *cli_json_string(const char *text);

@@ -3,7 +3,7 @@
 #ifndef CLI_OUTAGE_H
 #define CLI_OUTAGE_H
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 
 #include "command_line.h"
 

@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <time.h>
 
-#include <deltawire/digest.h>
-#include <deltawire/error.h>
+#include <deltawire/tensor.h>
+#include <deltawire/base.h>
 #include <deltawire/files.h>
 #include <deltawire/stream.h>
 

@@ -7,7 +7,7 @@
 #ifndef CLI_STATS_COUNT_H
 #define CLI_STATS_COUNT_H
 
-#include <deltawire/progress.h>
+#include <deltawire/base.h>
 
 #include "stats_model.h"
 

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <deltawire/error.h>
+#include <deltawire/base.h>
 #include <deltawire/tensor.h>
 
 /* What the bits of an element mean. */

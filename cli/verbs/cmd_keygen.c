@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <deltawire/sign.h>
+#include <deltawire/stream.h>
 
 #include "base/error.h"
 #include "command_line.h"

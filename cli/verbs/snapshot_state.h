@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <deltawire/digest.h>
-#include <deltawire/error.h>
+#include <deltawire/tensor.h>
+#include <deltawire/base.h>
 
 #define CLI_SNAPSHOT_STATE_NAME ".deltawire/state.json"
 

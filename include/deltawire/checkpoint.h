@@ -1,4 +1,4 @@
-/* Checkpoints on disk: one safetensors file, or several with an index. Stable.
+/* Checkpoints on disk: one safetensors file, or several with an index.
  *
  * Files are mapped, never read into memory as a whole, so opening a terabyte costs no
  * more than its headers. The library itself reads a file that was opened for reading with
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "deltawire/delta.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/tensor.h"
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* The control block of a snapshot: the version of the weights in a directory, and whether
- * they are being written. Stable.
+ * they are being written.
  *
  * For readers that map the weights themselves. This header needs nothing of the library,
  * and may be copied into a C or C++ program.
@@ -18,7 +18,7 @@
  *
  * A slot belongs to the process that has locked its bytes (with a lock of the open file
  * description, which ends with the process). The writer runs while the bytes of the
- * block's head are locked in the same way. dw_snapshot_open (snapshot.h) maps and locks.
+ * block's head are locked in the same way. dw_snapshot_open (follow.h) maps and locks.
  *
  * After a power loss the block may be older than the weights. Then there is a patch file
  * in DIR/.deltawire until the writer is back. So a reader that finds no writer must look

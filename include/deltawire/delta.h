@@ -1,4 +1,4 @@
-/* Deltas: the changes between two versions of a model. Stable.
+/* Deltas: the changes between two versions of a model.
  *
  *     dw_delta_diff     two versions in memory     ->  delta
  *     dw_delta_save     delta                      ->  file
@@ -16,10 +16,8 @@
 
 #include <string.h>
 
-#include "deltawire/digest.h"
-#include "deltawire/error.h"
-#include "deltawire/progress.h"
 #include "deltawire/tensor.h"
+#include "deltawire/base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,26 +1,20 @@
 /* libdeltawire keeps inference engines on the trainer's newest weights. It moves only the
  * elements that changed, exact to the bit.
  *
- * Headers, in the order to read them. Stable headers change only in ways that keep
- * programs compiling and running. Experimental headers can change with any release.
+ * Headers, in the order to read them. They change only in ways that keep programs
+ * compiling and running.
  *
- *     error.h         stable         status codes and the error record
- *     tensor.h        stable         element types and tensors
- *     device.h        experimental   tensors in the memory of a GPU
- *     checkpoint.h    stable         safetensors files and directories
- *     progress.h      stable         watching and stopping long work
- *     digest.h        stable         the digests of tensors and models
- *     delta.h         stable         the changes between two versions
- *     store.h         stable         places for objects: directory, S3, Hugging Face
- *     sign.h          stable         keys that sign versions
- *     stream.h        stable         the versions of a model in a store
- *     files.h         experimental   the small files that versions carry
- *     quantize.h      experimental   weights that are published as fp8 or int8
- *     publish.h       stable         writing versions: the trainer's side
- *     follow.h        stable         getting versions: the engine's side
- *     control.h       stable         the version of a mapped directory
- *     snapshot.h      stable         reading a directory that a follower updates
- *     version.h       stable         the version of the library
+ *     base.h          status codes and errors, progress, the version of the library
+ *     tensor.h        element types, tensors and their digests; tensors on a GPU
+ *     checkpoint.h    safetensors files and directories
+ *     delta.h         the changes between two versions
+ *     store.h         places for objects: directory, S3, Hugging Face
+ *     stream.h        the versions of a model in a store; keys that sign them
+ *     files.h         the small files that versions carry
+ *     quantize.h      weights that are published as fp8 or int8
+ *     publish.h       writing versions: the trainer's side
+ *     follow.h        getting versions: the engine's side; reading what it gets
+ *     control.h       the version of a mapped directory, for programs without the library
  *
  * These rules hold in all of them.
  *
@@ -58,44 +52,13 @@
 #include "deltawire/checkpoint.h"
 #include "deltawire/control.h"
 #include "deltawire/delta.h"
-#include "deltawire/device.h"
-#include "deltawire/digest.h"
-#include "deltawire/error.h"
+#include "deltawire/tensor.h"
+#include "deltawire/base.h"
 #include "deltawire/files.h"
 #include "deltawire/follow.h"
-#include "deltawire/progress.h"
 #include "deltawire/publish.h"
 #include "deltawire/quantize.h"
-#include "deltawire/sign.h"
-#include "deltawire/snapshot.h"
-#include "deltawire/store.h"
 #include "deltawire/stream.h"
-#include "deltawire/tensor.h"
-#include "deltawire/version.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* The kernels in use: "plain", "avx2", "avx512" or "neon". The library picks the best
- * that the machine has. The environment variable DELTAWIRE_KERNEL names another. */
-DW_API const char *dw_kernel_name(void);
-
-/* Functions in place of malloc, realloc and free. Results must be aligned as malloc's. */
-typedef struct dw_allocator {
-    void *(*allocate)(void *context, size_t n_bytes);
-    void *(*reallocate)(void *context, void *pointer, size_t n_bytes);
-    void (*release)(void *context, void *pointer);
-    void *context;
-} dw_allocator;
-
-/* Sets the functions for what the library allocates itself; NULL restores the defaults.
- * jansson, zstd and the other libraries that it uses keep their own. Call it before any
- * other function. examples/embed.c shows this, and other calls for larger programs. */
-DW_API void dw_set_allocator(const dw_allocator *allocator);
-
-#ifdef __cplusplus
-}
-#endif
+#include "deltawire/store.h"
 
 #endif

@@ -1,5 +1,5 @@
 /* Companion files: the small files that belong to a model, such as config.json and those
- * of a tokenizer. Experimental.
+ * of a tokenizer.
  *
  * A version can carry them (docs/PROTOCOL.md, section 2): at most 1,024 files, together
  * at most 64 MiB. Their names have no path. dw_publish_options and dw_publish_note take
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/stream.h"
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Publishing: the trainer writes versions into a stream. Stable.
+/* Publishing: the trainer writes versions into a stream.
  *
  *     dw_publisher_open      opens or creates the stream; commits version 0 of a new one
  *     dw_publisher_publish   publishes the weights as they are; returns a ticket
@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-#include "deltawire/device.h"
+#include "deltawire/tensor.h"
 #include "deltawire/files.h"
 #include "deltawire/quantize.h"
 #include "deltawire/stream.h"
@@ -146,7 +146,7 @@ typedef struct dw_publish_options {
     bool has_files;
 
     const dw_quant_options *quantize; /* the stream holds the weights quantised; NULL: as
-                                         they are. Experimental. Must be the same for all
+                                         they are. Must be the same for all
                                          versions of a stream. Not with DW_FIRST_BASE.
                                          Ranks whose shards share blocks or rows agree on
                                          the scales through the store. Weights that are
@@ -156,7 +156,7 @@ typedef struct dw_publish_options {
                                          the call */
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
-    dw_baseline_memory baseline_memory;    /* for tensors on devices. Experimental */
+    dw_baseline_memory baseline_memory;    /* for tensors on devices */
 } dw_publish_options;
 
 static inline void dw_publish_options_init(dw_publish_options *options)
@@ -177,7 +177,7 @@ static inline void dw_publish_options_init(dw_publish_options *options)
  * which). Else it brings the baseline to the head. TENSORS and their data stay the
  * caller's and are read at each publish; their data is not used if there are shards.
  *
- * Tensors may be on devices (device.h; experimental); shards are on the device of their
+ * Tensors may be on devices (tensor.h); shards are on the device of their
  * tensor. The baseline of such tensors is in memory of the device, of the same size, or
  * in pinned memory of the host (baseline_memory). Not with baseline_dir and not with
  * quantize: DW_UNSUPPORTED. Wait for what writes the weights before this call,
@@ -238,7 +238,7 @@ typedef struct dw_publish_note {
     const dw_device_stream *streams; /* of weights on devices: the streams that write
                                         them, at most one for each device. NULL, or for
                                         devices that it does not name: the default
-                                        stream. Borrowed for the call. Experimental */
+                                        stream. Borrowed for the call */
     size_t n_streams;
 } dw_publish_note;
 

@@ -1,5 +1,5 @@
 /* Quantising: a trainer's weights in BF16, F16 or F32 as the fp8 or int8 weights and
- * scales that engines load. Experimental.
+ * scales that engines load.
  *
  * A quantised weight takes the name and the shape of its source. A second tensor has its
  * scales, in F32: a value of the engine is the quantised element times its scale.
@@ -21,8 +21,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "deltawire/error.h"
-#include "deltawire/export.h"
+#include "deltawire/base.h"
 #include "deltawire/tensor.h"
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Stores: places for the objects of a stream. Stable.
+/* Stores: places for the objects of a stream.
  *
  * A store maps keys to bytes: a directory, a bucket, or anything that somebody writes a
  * driver for. A stream needs little of it. An object appears complete or not at all. A
@@ -21,8 +21,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "deltawire/error.h"
-#include "deltawire/progress.h"
+#include "deltawire/base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,4 +1,4 @@
-/* Element types and tensors. Stable.
+/* Element types and tensors.
  *
  * A tensor is a name, an element type, a shape and a borrowed pointer to its bytes:
  * row-major, little-endian, without padding. The library never frees or moves the bytes.
@@ -11,8 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
-#include "deltawire/export.h"
+#include "deltawire/base.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,7 +56,7 @@ DW_API unsigned dw_dtype_bits(dw_dtype dtype);
 
 #define DW_MAX_DIMS 64
 
-typedef struct dw_device dw_device; /* device.h; experimental */
+typedef struct dw_device dw_device;
 
 typedef struct dw_tensor {
     const char *name; /* UTF-8, borrowed */
@@ -86,6 +85,57 @@ DW_API void dw_cast_bf16(uint16_t *out, const float *in, uint64_t n_elems);
  * same. Checks everything before it writes anything. */
 DW_API dw_status dw_cast_tensors(const dw_tensor *into, const dw_tensor *from,
                                  size_t n_tensors, unsigned n_threads, dw_error *err);
+
+/* ---- digests ---- */
+
+/* Digests: a 61-bit number for a tensor, and one for a whole model.
+ *
+ * The digest is linear: digest(new) - digest(old) depends only on the changed elements,
+ * so an update costs as much as the change, not as much as the model. It misses a fault
+ * of memory, disk or software with a probability near 2^-60. It is no defence against
+ * somebody who chooses the weights: use signatures for that. docs/FORMAT.md defines it.
+ */
+
+typedef uint64_t dw_digest; /* 0 .. 2^61 - 2 */
+
+/* The digest of a tensor with these bytes. One pass, one thread. */
+DW_API dw_digest dw_digest_bytes(const void *bytes, uint64_t n_bytes);
+
+/* Computes the digests of tensors, or the shares of slices. OUT takes n_tensors values.
+ * STATE takes the digest of the whole model, which covers names, types and shapes too; it
+ * may be NULL. */
+DW_API dw_status dw_digest_tensors(dw_digest *out, dw_digest *state,
+                                   const dw_tensor *tensors, size_t n_tensors,
+                                   unsigned n_threads, const dw_progress *progress,
+                                   dw_error *err);
+
+/* The model's digest, from the digests of its tensors in any order. For callers that keep
+ * the digests of tensors. */
+DW_API dw_digest dw_digest_state(const dw_tensor *tensors, const dw_digest *digests,
+                                 size_t n_tensors);
+
+/* ---- devices ---- */
+
+/* Devices that hold weights in memory of their own.
+ *
+ * A tensor whose `device` is set has its bytes there: `data` is an address of the device,
+ * aligned to its elements. The library compares, encodes, decodes and stores such weights
+ * on the device. The tensors of one list may be on several devices and in the memory of
+ * the host. A function that cannot use tensors of a device returns
+ * DW_UNSUPPORTED and changes nothing.
+ *
+ * Several threads may use a handle at once. */
+
+/* Opens the device of that NAME: "cuda:0" is the first one of Nvidia's, in the driver's
+ * order. DW_NOT_FOUND if there is no such device or no driver, DW_UNSUPPORTED if this
+ * build has no kernels for it. */
+DW_API dw_status dw_device_open(dw_device **out, const char *name, dw_error *err);
+
+/* Close everything that uses it first. */
+DW_API void dw_device_close(dw_device *device);
+
+/* The name that it was opened with. */
+DW_API const char *dw_device_name(const dw_device *device);
 
 #ifdef __cplusplus
 }

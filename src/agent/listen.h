@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 #define DW_HOST_TEXT 256
 #define DW_PORT_TEXT 6

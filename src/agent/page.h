@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 extern const unsigned char dw_page[]; /* ended by a NUL */
 extern const size_t dw_page_bytes;

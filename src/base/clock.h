@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* A clock that never goes back, even if the wall clock does: for waits and deadlines. */
 uint64_t dw_clock_ms(void);

@@ -2,7 +2,7 @@
 #ifndef DW_BASE_ERROR_H
 #define DW_BASE_ERROR_H
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* Fills ERR, if it is not NULL, and returns CODE, so that a fault is one statement:
  *

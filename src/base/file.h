@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "base/map.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* Whether PATH is the only name of the file that is open as FD, and no symbolic link. */
 bool dw_file_is_own(int fd, const char *path);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 #define DW_SHA256_BYTES 32
 #define DW_SHA256_TEXT  65 /* in hex, with its NUL */

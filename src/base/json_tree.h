@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 #define DW_JSON_MAX_DEPTH 64
 #define DW_JSON_MAX_BYTES (256u << 20)

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_mapped dw_mapped; /* an entry of the list */
 

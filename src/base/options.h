@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* Copies the caller's struct GIVEN over OUT, which has N_BYTES and holds the defaults.
  * Members that GIVEN lacks keep their defaults. GIVEN may be NULL. DW_INVALID if

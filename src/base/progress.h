@@ -2,7 +2,7 @@
 #ifndef DW_BASE_PROGRESS_H
 #define DW_BASE_PROGRESS_H
 
-#include "deltawire/progress.h"
+#include "deltawire/base.h"
 
 typedef struct dw_share {
     const dw_progress *whole; /* what the caller watches; may be NULL */

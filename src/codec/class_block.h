@@ -17,7 +17,7 @@
 #define DW_CODEC_CLASS_BLOCK_H
 
 #include "codec/digest.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "kernel/kernel.h"
 #include "tensor/dtype.h"
 

@@ -22,7 +22,7 @@
 #include "base/json.h"
 #include "codec/delta.h"
 #include "codec/seal.h"
-#include "deltawire/version.h"
+#include "deltawire/base.h"
 #include "kernel/kernel.h"
 
 #define FORMAT    "deltawire/1"

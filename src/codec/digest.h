@@ -11,7 +11,7 @@
 #ifndef DW_CODEC_DIGEST_H
 #define DW_CODEC_DIGEST_H
 
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 #include "kernel/kernel.h"
 
 /* The share of bytes that start FIRST_BYTE into their tensor. Shares add up modulo p

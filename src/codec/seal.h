@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/bytes.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* The value to write "seal" with, before dw_seal_set. */
 #define DW_SEAL_BLANK  "0000000000000000"

@@ -9,7 +9,7 @@
 #ifndef DW_CODEC_SLICE_H
 #define DW_CODEC_SLICE_H
 
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 
 typedef struct dw_slice {
     size_t tensor;  /* index in the list */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_cuda_report {
     const char *kernels;     /* what this build has kernels for, e.g. "sm_90 PTX"; NULL if

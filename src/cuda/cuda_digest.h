@@ -3,7 +3,7 @@
 #define DW_CUDA_CUDA_DIGEST_H
 
 #include "cuda/cuda_context.h"
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 
 /* The digest of each tensor. `data` of TENSORS are addresses of the device. Waits for the
  * result. */

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef int cu_result;
 typedef int cu_device;

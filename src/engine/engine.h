@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "deltawire/digest.h"
-#include "deltawire/error.h"
+#include "deltawire/tensor.h"
+#include "deltawire/base.h"
 
 typedef struct dw_engine dw_engine;
 

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_shell_end {
     bool began;          /* there was a process */

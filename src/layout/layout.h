@@ -26,10 +26,8 @@
 #ifndef DW_LAYOUT_LAYOUT_H
 #define DW_LAYOUT_LAYOUT_H
 
-#include "deltawire/device.h"
-#include "deltawire/digest.h"
-#include "deltawire/error.h"
 #include "deltawire/tensor.h"
+#include "deltawire/base.h"
 
 typedef struct dw_layout dw_layout;
 

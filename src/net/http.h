@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "base/bytes.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 /* Starts libcurl, once in a process; dw_http_open does it itself. */
 dw_status dw_http_init(dw_error *err);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "deltawire/version.h"
+#include "deltawire/base.h"
 
 enum {
     MAX_HEAD_BYTES = 64 << 10,

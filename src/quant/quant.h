@@ -24,7 +24,7 @@
 #define DW_QUANT_QUANT_H
 
 #include "base/bytes.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/quantize.h"
 #include "deltawire/tensor.h"
 

@@ -2,7 +2,7 @@
 #ifndef DW_QUANT_QUANT_CHOICE_H
 #define DW_QUANT_QUANT_CHOICE_H
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/quantize.h"
 #include "deltawire/tensor.h"
 

@@ -13,7 +13,7 @@
 
 #include <stddef.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 #define DW_AWS_INI_BYTES (1u << 20)
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/bytes.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_s3_error {
     char code[64]; /* cut if longer, like the message */

@@ -17,7 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_sigv4_credentials {
     const char *access_key, *secret_key, *session_token /* or NULL */;

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 #include "deltawire/stream.h"
 
 #define DW_STREAM_FORMAT "deltawire-stream/1"

@@ -2,7 +2,7 @@
 #ifndef DW_STREAM_SIGN_H
 #define DW_STREAM_SIGN_H
 
-#include "deltawire/sign.h"
+#include "deltawire/stream.h"
 
 #define DW_SIGNATURE_BYTES 64
 

@@ -8,8 +8,7 @@
 #ifndef DW_TENSOR_DEVICE_H
 #define DW_TENSOR_DEVICE_H
 
-#include "deltawire/device.h"
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 
 struct dw_class_map;
 struct dw_encode_item;

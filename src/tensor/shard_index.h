@@ -6,7 +6,7 @@
 #define DW_TENSOR_SHARD_INDEX_H
 
 #include "base/json_tree.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/tensor.h"
 
 #define DW_SHARD_INDEX_NAME     "model.safetensors.index.json"

@@ -3,7 +3,7 @@
 #define DW_TENSOR_TENSOR_LIST_H
 
 #include "base/map.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 #include "deltawire/tensor.h"
 
 /* DW_INVALID if a tensor has no name or data, if its bytes do not fit its shape, or if it

@@ -14,7 +14,7 @@
 #define DW_WEIGHTS_CONTROL_H
 
 #include "deltawire/control.h"
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 typedef struct dw_control_writer dw_control_writer;
 

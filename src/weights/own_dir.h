@@ -18,7 +18,7 @@
 
 #include <stdbool.h>
 
-#include "deltawire/error.h"
+#include "deltawire/base.h"
 
 #define DW_OWN_DIR ".deltawire"
 

@@ -1,5 +1,5 @@
 /* The reader of a snapshot: maps, slots, waits. deltawire/control.h has the protocol. */
-#include "deltawire/snapshot.h"
+#include "deltawire/follow.h"
 
 #include <errno.h>
 #include <fcntl.h>

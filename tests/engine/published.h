@@ -3,7 +3,7 @@
 #ifndef DW_ENGINE_PUBLISHED_H
 #define DW_ENGINE_PUBLISHED_H
 
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 
 enum { ENGINE_FINE = 0, ENGINE_FAULT = 2 };
 

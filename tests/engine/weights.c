@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "codec/patch.h"
 #include "deltawire/checkpoint.h"
-#include "deltawire/snapshot.h"
+#include "deltawire/follow.h"
 #include "deltawire/stream.h"
 #include "mishap.h"
 #include "published.h"

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "deltawire/digest.h"
+#include "deltawire/tensor.h"
 #include "mishap.h"
 
 enum { WHY_SIZE = 512 };

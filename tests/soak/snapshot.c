@@ -19,7 +19,6 @@
 
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
-#include "deltawire/snapshot.h"
 #include "process.h"
 #include "role.h"
 #include "truth.h"

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "deltawire/checkpoint.h"
-#include "deltawire/snapshot.h"
+#include "deltawire/follow.h"
 #include "unit/stream_kit.h"
 #include "unit/files_kit.h"
 

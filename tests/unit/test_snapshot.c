@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "deltawire/snapshot.h"
+#include "deltawire/follow.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 

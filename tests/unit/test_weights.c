@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "deltawire/checkpoint.h"
-#include "deltawire/snapshot.h"
+#include "deltawire/follow.h"
 #include "unit/failing_allocator.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
