@@ -25,8 +25,7 @@
 #include "inner.h"
 
 struct dw_companions {
-    char **names; /* ascending */
-    dw_file *files;
+    dw_file *files; /* ordered by name. Names and bytes are ours */
     size_t n, n_room;
     uint64_t n_bytes;
 };
@@ -52,16 +51,18 @@ static const char *const defaults[] = {
     "adapter_config.json",
 };
 
+static void release_file(dw_file *file)
+{
+    dw_free((void *)(uintptr_t)file->name);
+    dw_free((void *)(uintptr_t)file->bytes);
+}
+
 void dw_companions_close(dw_companions *c)
 {
     if (!c)
         return;
-    for (size_t i = 0; i < c->n; i++) {
-        dw_free(c->names[i]);
-        if (c->files)
-            dw_free((void *)(uintptr_t)c->files[i].bytes);
-    }
-    dw_free(c->names);
+    for (size_t i = 0; i < c->n; i++)
+        release_file(&c->files[i]);
     dw_free(c->files);
     dw_free(c);
 }
@@ -133,23 +134,21 @@ static dw_status add_name(dw_companions *c, const char *name, const char *dir,
         return dw_fail(err, DW_INVALID, dir,
                        "there are more than %d companion files: take fewer of them",
                        DW_MAX_FILES);
-    if (!dw_grow_array((void **)&c->names, &c->n_room, c->n, sizeof *c->names))
+    if (!dw_grow_array((void **)&c->files, &c->n_room, c->n, sizeof *c->files))
         return dw_fail_memory(err, dir);
-    c->names[c->n] = dw_copy_string(name);
-    if (!c->names[c->n])
-        return dw_fail_memory(err, dir);
-    c->n++;
-    return DW_OK;
+    c->files[c->n] = (dw_file){.name = dw_copy_string(name)};
+    return c->files[c->n++].name ? DW_OK : dw_fail_memory(err, dir);
 }
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(((const dw_file *)a)->name, ((const dw_file *)b)->name);
 }
 
 static bool has_name(const dw_companions *c, const char *name)
 {
-    return c->n > 0 && bsearch(&name, c->names, c->n, sizeof *c->names, compare_names);
+    const dw_file key = {.name = name};
+    return c->n > 0 && bsearch(&key, c->files, c->n, sizeof *c->files, compare_names);
 }
 
 static dw_status list_names(dw_companions *c, const char *dir,
@@ -169,7 +168,7 @@ static dw_status list_names(dw_companions *c, const char *dir,
         status = dw_fail_errno(err, dir, "list");
     closedir(handle);
     if (status == DW_OK && c->n > 0)
-        qsort(c->names, c->n, sizeof *c->names, compare_names);
+        qsort(c->files, c->n, sizeof *c->files, compare_names);
     for (size_t i = 0; status == DW_OK && i < rules->n_with; i++)
         if (is_plain(rules->with[i]) && is_wanted(rules->with[i], rules) &&
             !has_name(c, rules->with[i]))
@@ -325,29 +324,23 @@ static dw_status read_one(dw_companions *c, dw_file *file, const char *path,
 static dw_status read_all(dw_companions *c, const char *dir,
                           const dw_companion_rules *rules, dw_error *err)
 {
-    c->files = dw_alloc_zeroed(c->n, sizeof *c->files);
-    if (!c->files)
-        return dw_fail_memory(err, dir);
     dw_status status = DW_OK;
     size_t n = 0;
-    for (size_t i = 0; status == DW_OK && i < c->n; i++) {
+    for (size_t i = 0; i < c->n; i++) {
         bool taken = false;
-        char *path = dw_join_path(dir, c->names[i]);
-        status = path ? read_one(c, &c->files[n], path, is_named(c->names[i], rules),
-                                 &taken, err)
-                      : dw_fail_memory(err, dir);
+        dw_file file = c->files[i];
+        char *path = status == DW_OK ? dw_join_path(dir, file.name) : NULL;
+        if (status == DW_OK)
+            status =
+                path ? read_one(c, &file, path, is_named(file.name, rules), &taken, err)
+                     : dw_fail_memory(err, dir);
         dw_free(path);
-        if (!taken)
-            continue;
-        char *name = c->names[i]; /* those that are left out stay behind it */
-        c->names[i] = c->names[n];
-        c->names[n] = name;
-        c->files[n++].name = name;
+        if (taken)
+            c->files[n++] = file;
+        else
+            release_file(&file);
     }
-    for (size_t i = n; status == DW_OK && i < c->n; i++)
-        dw_free(c->names[i]);
-    if (status == DW_OK)
-        c->n = n;
+    c->n = n;
     return status;
 }
 
