@@ -21,102 +21,20 @@
 #include <cmocka.h>
 
 #include "weights/replica.h"
+#include "fault/wrong_calls.h"
 #include "unit/disk_model.h"
 #include "unit/random_parts.h"
 
-/* ---- system calls that go wrong
- * --------------------------------------------------------- */
-
-enum { NEVER = -1, KILLED = 99 };
-
-static int calls_left = NEVER; /* until the one that fails */
-static int wrong_errno;        /* what it fails with; 0: the process ends instead */
-
-/* Whether this call fails. */
-static bool goes_wrong(void)
-{
-    if (calls_left == NEVER || calls_left-- > 0)
-        return false;
-    calls_left = NEVER;
-    return true;
-}
-
-static bool fails(void)
-{
-    if (!goes_wrong())
-        return false;
-    if (wrong_errno == 0)
-        _exit(KILLED);
-    errno = wrong_errno;
-    return true;
-}
-
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
-    va_end(args);
-    return fails() ? -1 : __real_open(path, flags, mode);
-}
-
-ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
-{
-    if (!goes_wrong())
-        return __real_pwrite(fd, bytes, n, offset);
-    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it is written */
-        return -1;
-    if (wrong_errno == 0)
-        _exit(KILLED);
-    errno = wrong_errno;
-    return -1;
-}
-
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-    return fails() ? -1 : __real_fsync(fd);
-}
-
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to)
-{
-    return fails() ? -1 : __real_rename(from, to);
-}
-
-int __real_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags)
-{
-    return fails() ? -1 : __real_msync(at, n, flags);
-}
-
-int __real_unlink(const char *path);
-int __wrap_unlink(const char *path);
-int __wrap_unlink(const char *path)
-{
-    return fails() ? -1 : __real_unlink(path);
-}
-
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    return fails() ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
-}
-
-int __real_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation)
-{
-    return fails() ? -1 : __real_flock(fd, operation);
-}
+WRAP_OPEN(true)
+WRAP_PWRITE
+WRAP_FSYNC
+WRAP_RENAME
+WRAP_MSYNC
+WRAP_UNLINK
+WRAP_FLOCK
+WRAP_CALL(void *, MAP_FAILED, mmap,
+          (void *at, size_t n, int protection, int flags, int fd, off_t offset),
+          (at, n, protection, flags, fd, offset))
 
 /* ---- what is left behind
  * ------------------------------------------------------------------ */

@@ -15,75 +15,20 @@
 
 #include <cmocka.h>
 
+#include "fault/wrong_calls.h"
 #include "unit/stream_kit.h"
 #include "unit/files_kit.h"
 
 #define HEAD 4
 
-enum { KILLED = 99, NEVER = -1 };
-
-static int calls_left = NEVER;
-static bool fails; /* the call fails instead */
-
-static bool before_call(void)
-{
-    if (calls_left == NEVER || calls_left-- != 0)
-        return false;
-    if (!fails)
-        _exit(KILLED);
-    calls_left = NEVER;
-    errno = ENOSPC;
-    return true;
-}
-
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
-    va_end(args);
-    return flags & O_CREAT && before_call() ? -1 : __real_open(path, flags, mode);
-}
-
-ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
-{
-    return before_call() ? -1 : __real_pwrite(fd, bytes, n, offset);
-}
-
-/* The power does not fail here: a sync need not happen. */
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-    (void)fd;
-    return before_call() ? -1 : 0;
-}
-
-int __wrap_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags)
-{
-    (void)at;
-    (void)n;
-    (void)flags;
-    return before_call() ? -1 : 0;
-}
-
-#define WRAP(name, parameters, arguments)                                                \
-    int __real_##name parameters;                                                        \
-    int __wrap_##name parameters;                                                        \
-    int __wrap_##name parameters                                                         \
-    {                                                                                    \
-        return before_call() ? -1 : __real_##name arguments;                             \
-    }
-
-WRAP(rename, (const char *from, const char *to), (from, to))
-WRAP(unlink, (const char *path), (path))
-WRAP(unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
-WRAP(link, (const char *from, const char *to), (from, to))
-WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP_OPEN(flags &O_CREAT)
+WRAP_PWRITE
+WRAP_SYNCS
+WRAP_RENAME
+WRAP_UNLINK
+WRAP_UNLINKAT
+WRAP_LINK
+WRAP_MKDIR
 
 static const companion_text first[] = {{"config.json", "one"},
                                        {"mine.txt", "theirs"},
@@ -182,21 +127,21 @@ static void check_between(bool is_fresh)
 }
 
 /* A sync from version 2, or from nothing, to 3 ends at call STEP. The next one goes on,
- * back, or to a version without files. False if there is no such call. */
-static bool run_one(bool is_fresh, int step, int turn)
+ * back, or to a version without files, in turn. False if there is no such call. */
+static bool run_one(bool is_fresh, int step)
 {
-    static const uint64_t goals[] = {3, 1, 4};
+    const uint64_t goals[] = {3, 1, 4}, goal = goals[step % 3];
     dw_error err = {0};
     bool was_reached;
     run_command(is_fresh ? "rm -rf '%s'; mkdir '%s'; echo -n mine >'%s/mine.txt'"
                          : "rm -rf '%s'; cp -a '%s-start' '%s'");
     fflush(NULL);
-    const pid_t child = fails ? -1 : fork();
+    const pid_t child = wrong_errno ? -1 : fork();
     if (child == 0) {
         calls_left = step;
         _exit((int)go(3, NULL));
     }
-    if (fails) {
+    if (wrong_errno) {
         calls_left = step;
         if (go(3, &err) != DW_OK)
             assert_true(err.text[0] != '\0');
@@ -211,8 +156,8 @@ static bool run_one(bool is_fresh, int step, int turn)
         was_reached = code == KILLED;
     }
     check_between(is_fresh);
-    assert_ok(go(goals[turn], &err), &err);
-    check_files(goals[turn]);
+    assert_ok(go(goal, &err), &err);
+    check_files(goal);
     assert_ok(go(4, &err), &err);
     check_files(4); /* nothing of ours was taken for the user's */
     return was_reached;
@@ -220,24 +165,22 @@ static bool run_one(bool is_fresh, int step, int turn)
 
 static void run_all(bool is_fresh)
 {
-    for (int turn = 0; turn < 3; turn++) {
-        int n_steps = 0;
-        while (run_one(is_fresh, n_steps, turn))
-            n_steps++;
-        assert_true(n_steps > 40);
-    }
+    int n_steps = 0;
+    while (run_one(is_fresh, n_steps))
+        n_steps++;
+    assert_true(n_steps > 40);
 }
 
 static void test_fresh(void **state)
 {
-    fails = *(bool *)*state;
+    wrong_errno = *(int *)*state;
     run_all(true);
 }
 
 static void test_update(void **state)
 {
     dw_error err = {0};
-    fails = *(bool *)*state;
+    wrong_errno = *(int *)*state;
     run_command("rm -rf '%s' '%s-start'; mkdir '%s'");
     run_command("echo -n mine >'%s/mine.txt'");
     assert_ok(go(2, &err), &err);
@@ -247,12 +190,12 @@ static void test_update(void **state)
 
 int main(void)
 {
-    static bool no = false, yes = true;
+    static int killed = 0, full = ENOSPC;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_fresh, &no),
-        cmocka_unit_test_prestate(test_update, &no),
-        cmocka_unit_test_prestate(test_fresh, &yes),
-        cmocka_unit_test_prestate(test_update, &yes),
+        cmocka_unit_test_prestate(test_fresh, &killed),
+        cmocka_unit_test_prestate(test_update, &killed),
+        cmocka_unit_test_prestate(test_fresh, &full),
+        cmocka_unit_test_prestate(test_update, &full),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);
 }

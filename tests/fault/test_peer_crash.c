@@ -16,62 +16,15 @@
 #include <cmocka.h>
 
 #include "fault/peer_process.h"
+#include "fault/wrong_calls.h"
 
-enum { KILLED = 99, NEVER = -1 };
-
-static int calls_left = NEVER; /* until the one before which it is killed */
-
-static void before_call(void)
-{
-    if (calls_left != NEVER && calls_left-- == 0)
-        _exit(KILLED);
-}
-
-#define WRAP(type, name, parameters, arguments)                                          \
-    type __real_##name parameters;                                                       \
-    type __wrap_##name parameters;                                                       \
-    type __wrap_##name parameters                                                        \
-    {                                                                                    \
-        before_call();                                                                   \
-        return __real_##name arguments;                                                  \
-    }
-
-WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
-
-/* The power stays on, so syncs are skipped (test_snapshot_crash.c cuts the power).
- */
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-    (void)fd;
-    before_call();
-    return 0;
-}
-
-int __wrap_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags)
-{
-    (void)at, (void)n, (void)flags;
-    before_call();
-    return 0;
-}
-
-WRAP(int, rename, (const char *from, const char *to), (from, to))
-WRAP(int, unlink, (const char *path), (path))
-WRAP(int, flock, (int fd, int operation), (fd, operation))
-
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
-    va_end(args);
-    if (flags & O_CREAT)
-        before_call();
-    return __real_open(path, flags, mode);
-}
+/* The power stays on (test_snapshot_crash.c cuts it). */
+WRAP_OPEN(flags &O_CREAT)
+WRAP_PWRITE
+WRAP_SYNCS
+WRAP_RENAME
+WRAP_UNLINK
+WRAP_FLOCK
 
 /* ---- kills ---- */
 

@@ -12,26 +12,15 @@
 
 #include "store/fault_store.h"
 #include "fault/peer_process.h"
+#include "fault/wrong_calls.h"
 #include "unit/failing_allocator.h"
 
-/* The power stays on. */
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-    (void)fd;
-    return 0;
-}
+WRAP_SYNCS /* the power stays on */
 
-int __wrap_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags)
-{
-    (void)at, (void)n, (void)flags;
-    return 0;
-}
+    /* ---- a store that fails ---- */
 
-/* ---- a store that fails ---- */
-
-static void fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
+    static void
+    fail_once(peer_bucket kind, dw_store *inner, kit_faults *faults)
 {
     static const uint64_t way[] = {2, 3, DW_NEWEST};
     dw_store *store = kit_fault_store(inner, faults);

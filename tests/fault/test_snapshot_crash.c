@@ -21,21 +21,13 @@
 #include <cmocka.h>
 
 #include "deltawire/follow.h"
+#include "fault/wrong_calls.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 
 #define HEAD 6
 
-enum { KILLED = 99, NEVER = -1 };
-
-static int calls_left = NEVER; /* until the one before which it is killed */
-static bool noting;            /* note what is synced */
-
-static void before_call(void)
-{
-    if (calls_left != NEVER && calls_left-- == 0)
-        _exit(KILLED);
-}
+static bool noting; /* note what is synced */
 
 /* ---- durable bytes ---- */
 
@@ -96,31 +88,20 @@ static void note_map(const void *at)
 
 /* ---- the calls ---- */
 
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    unsigned mode = flags & O_CREAT ? va_arg(args, unsigned) : 0;
-    va_end(args);
-    if (flags & O_CREAT)
-        before_call();
-    return __real_open(path, flags, mode);
-}
-
-ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
-{
-    before_call();
-    return __real_pwrite(fd, bytes, n, offset);
-}
+WRAP_OPEN(flags &O_CREAT)
+WRAP_PWRITE
+WRAP_RENAME
+WRAP_UNLINK
+WRAP_LINK
+WRAP_FLOCK
+WRAP_MKDIR
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
-    before_call();
+    if (fails("fsync"))
+        return -1;
     int result = __real_fsync(fd);
     char link[64], path[400];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -134,26 +115,12 @@ int __real_msync(void *at, size_t n, int flags);
 int __wrap_msync(void *at, size_t n, int flags);
 int __wrap_msync(void *at, size_t n, int flags)
 {
-    before_call();
+    if (fails("msync"))
+        return -1;
     int result = __real_msync(at, n, flags);
     note_map(at);
     return result;
 }
-
-#define WRAP(name, parameters, arguments)                                                \
-    int __real_##name parameters;                                                        \
-    int __wrap_##name parameters;                                                        \
-    int __wrap_##name parameters                                                         \
-    {                                                                                    \
-        before_call();                                                                   \
-        return __real_##name arguments;                                                  \
-    }
-
-WRAP(rename, (const char *from, const char *to), (from, to))
-WRAP(unlink, (const char *path), (path))
-WRAP(link, (const char *from, const char *to), (from, to))
-WRAP(flock, (int fd, int operation), (fd, operation))
-WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
 
 /* ---- the follower ---- */
 

@@ -13,37 +13,14 @@
 
 #include "deltawire/store.h"
 #include "fault/lossy_disk.h"
+#include "fault/wrong_calls.h"
 #include "unit/failing_allocator.h"
 #include "unit/temp_dir.h"
 
 /* ---- system calls that go wrong ------------------------------------------------------
  */
 
-enum { NEVER = -1, KILLED = 99 };
-
-static int calls_left = NEVER; /* until the one that fails */
-static int wrong_errno;        /* what it fails with; 0: the process ends instead */
-static const char *wrong_call; /* which one it was */
 static int link_errno, rename2_errno; /* what every such call fails with */
-
-static bool goes_wrong(const char *call)
-{
-    if (calls_left == NEVER || calls_left-- > 0)
-        return false;
-    calls_left = NEVER;
-    wrong_call = call;
-    return true;
-}
-
-static bool fails(const char *call)
-{
-    if (!goes_wrong(call))
-        return false;
-    if (wrong_errno == 0)
-        _exit(KILLED);
-    errno = wrong_errno;
-    return true;
-}
 
 static int note_made(int dir, const char *path, int result)
 {
@@ -68,19 +45,7 @@ int __wrap_openat(int dir, const char *path, int flags, ...)
     return flags & O_CREAT ? note_made(dir, path, fd) : fd;
 }
 
-ssize_t __real_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t offset)
-{
-    if (!goes_wrong("pwrite"))
-        return __real_pwrite(fd, bytes, n, offset);
-    if (n > 1 && __real_pwrite(fd, bytes, n / 2, offset) < 0) /* half of it is written */
-        return -1;
-    if (wrong_errno == 0)
-        _exit(KILLED);
-    errno = wrong_errno;
-    return -1;
-}
+WRAP_PWRITE
 
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
@@ -101,12 +66,8 @@ int __wrap_linkat(int from_dir, const char *from, int dir, const char *to, int f
                                          : __real_linkat(from_dir, from, dir, to, flags);
 }
 
-int __real_renameat(int from_dir, const char *from, int dir, const char *to);
-int __wrap_renameat(int from_dir, const char *from, int dir, const char *to);
-int __wrap_renameat(int from_dir, const char *from, int dir, const char *to)
-{
-    return fails("renameat") ? -1 : __real_renameat(from_dir, from, dir, to);
-}
+WRAP_CALL(int, -1, renameat, (int from_dir, const char *from, int dir, const char *to),
+          (from_dir, from, dir, to))
 
 int __real_renameat2(int from_dir, const char *from, int dir, const char *to,
                      unsigned flags);
@@ -135,19 +96,8 @@ int __wrap_mkdirat(int dir, const char *path, mode_t mode)
     return fails("mkdirat") ? -1 : note_made(dir, path, __real_mkdirat(dir, path, mode));
 }
 
-int __real_unlinkat(int dir, const char *path, int flags);
-int __wrap_unlinkat(int dir, const char *path, int flags);
-int __wrap_unlinkat(int dir, const char *path, int flags)
-{
-    return fails("unlinkat") ? -1 : __real_unlinkat(dir, path, flags);
-}
-
-int __real_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation)
-{
-    return fails("flock") ? -1 : __real_flock(fd, operation);
-}
+WRAP_UNLINKAT
+WRAP_FLOCK
 
 /* ---- objects
  * ----------------------------------------------------------------------------- */
