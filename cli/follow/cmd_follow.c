@@ -17,7 +17,6 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_sessi
 {
     *a = (cli_follow){.session = s,
                       .interval = 5,
-                      .engines.check_every = 5,
                       .until = DW_NO_VERSION,
                       .newest = DW_NO_VERSION,
                       .agent_head = DW_NO_VERSION};
@@ -149,7 +148,8 @@ static const cli_option options[] = {
     {CLI_OPTION(SECONDS, cli_follow, command.limit, "exec-timeout", "S",
                 "kill CMD after S seconds; that counts as failed (600)")},
     {CLI_OPTION(SECONDS, cli_follow, interval, "interval", "S",
-                "ask for new versions at least every S seconds (5)")},
+                "ask for new versions, and check the engines, at least every S "
+                "seconds (5)")},
     {CLI_OPTION(VERSION, cli_follow, until, "until", "N",
                 "end once version N or a later one is reached")},
     {CLI_OPTION(TEXT, cli_follow, follow.id, "id", "NAME",

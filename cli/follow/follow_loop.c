@@ -138,7 +138,7 @@ static uint64_t choose_goal(const cli_follow *f)
 
 static bool check_is_due(const cli_follow *f)
 {
-    return f->engines.specs.n > 0 && cli_now() - f->t_check >= f->engines.check_every;
+    return f->engines.specs.n > 0 && cli_now() - f->t_check >= f->interval;
 }
 
 /* ---- doing ---- */

@@ -22,9 +22,9 @@ static void report_json(const cli_mirrored *done, double seconds)
     cli_json_text(object, "event", "version");
     cli_json_count(object, "from_version", done->from_version);
     cli_json_count(object, "version", done->version);
-    json_object_set_new(object, "whole", json_boolean(done->is_whole));
-    json_object_set_new(object, "present", json_boolean(done->was_there));
-    json_object_set_new(object, "verified", json_boolean(done->is_compared));
+    cli_json_flag(object, "whole", done->is_whole);
+    cli_json_flag(object, "present", done->was_there);
+    cli_json_flag(object, "verified", done->is_compared);
     cli_json_count(object, "changed", done->n_changed);
     cli_json_count(object, "objects", done->n_objects);
     cli_json_count(object, "bytes", done->n_bytes);

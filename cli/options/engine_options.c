@@ -29,8 +29,6 @@ const cli_option cli_engine_options[] = {
         "leave an engine behind that does not answer for S seconds; it loads the "
         "newest version when it answers (10 for vLLM and SGLang; no limit for one "
         "that has ended or could read a mix)")},
-    {CLI_OPTION(SECONDS, cli_engines, check_every, "engine-check", "S",
-                "check the engines every S seconds (5)")},
     {0},
 };
 

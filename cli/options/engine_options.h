@@ -13,7 +13,6 @@ typedef struct cli_engines {
     const char *token_path;
     char *token;
     unsigned patience_ms;
-    double check_every; /* seconds */
 } cli_engines;
 
 extern const cli_option cli_engine_options[]; /* of a cli_engines */

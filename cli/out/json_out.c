@@ -31,6 +31,11 @@ void cli_json_text(json_t *object, const char *key, const char *text)
     json_object_set_new(object, key, cli_json_string(text));
 }
 
+void cli_json_flag(json_t *object, const char *key, bool v)
+{
+    json_object_set_new(object, key, json_boolean(v));
+}
+
 json_t *cli_json_integer(uint64_t n)
 {
     if (n <= INT64_MAX)

@@ -4,6 +4,7 @@
 #define CLI_JSON_OUT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <deltawire/tensor.h>
@@ -12,6 +13,8 @@
 /* TEXT with U+FFFD in place of each byte that is not UTF-8. */
 json_t *cli_json_string(const char *text);
 void cli_json_text(json_t *object, const char *key, const char *text);
+
+void cli_json_flag(json_t *object, const char *key, bool v);
 
 /* Adds a number. One above 2^63 - 1 becomes a string of digits, because jansson's
  * integers are signed. */

@@ -44,6 +44,12 @@ void cli_print_text(FILE *out, const char *text)
     }
 }
 
+void cli_print_line(const char *text)
+{
+    cli_print_text(stdout, text);
+    putchar('\n');
+}
+
 void cli_print_message(const char *where, const char *format, ...)
 {
     char text[8192]; /* room for a path and a sentence */
@@ -71,8 +77,7 @@ void cli_print_row(const char *label, const char *format, ...)
 void cli_print_text_row(const char *label, const char *text)
 {
     printf("  %-10s ", label);
-    cli_print_text(stdout, text);
-    putchar('\n');
+    cli_print_line(text);
 }
 
 double cli_ratio(double a, double b)

@@ -17,6 +17,9 @@ const char *cli_format_size(char out[CLI_NUMBER_SIZE], uint64_t n_bytes);
  * as \xNN: a name must not control the terminal, nor look like another. */
 void cli_print_text(FILE *out, const char *text);
 
+/* The same on stdout, with a line end. */
+void cli_print_line(const char *text);
+
 /* Prints the line "deltawire: WHERE: TEXT" on stderr, or "deltawire: TEXT" if WHERE is
  * empty. Control characters are escaped. */
 void cli_print_message(const char *where, const char *format, ...)

@@ -111,8 +111,8 @@ static void print_json(const cli_published *done, const char *url, const char *c
     cli_json_text(object, "url", url);
     cli_json_text(object, "checkpoint", checkpoint);
     cli_json_count(object, "version", done->skipped ? done->same : r->version);
-    json_object_set_new(object, "created", json_boolean(done->created));
-    json_object_set_new(object, "skipped", json_boolean(done->skipped));
+    cli_json_flag(object, "created", done->created);
+    cli_json_flag(object, "skipped", done->skipped);
     if (!done->skipped) {
         cli_json_digest(object, "state", r->state);
         cli_json_count(object, "changed", r->n_changed);
@@ -127,7 +127,7 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_count(object, "upload_ms", r->upload_ms);
         cli_json_count(object, "total_ms", r->total_ms);
         if (r->restarted)
-            json_object_set_new(object, "restart", json_true());
+            cli_json_flag(object, "restart", true);
         if (r->suspect_from > 0)
             cli_json_count(object, "suspect_from", r->suspect_from);
     }
@@ -156,8 +156,7 @@ static void print_rows(const cli_published *done, const char *url)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
     const dw_publish_report *r = &done->report;
-    cli_print_text(stdout, url);
-    putchar('\n');
+    cli_print_line(url);
     cli_print_row("version", "%" PRIu64 "%s%s%s", r->version,
                   done->created ? ", the stream is new" : "",
                   r->unchanged ? ", no weight differs" : "",

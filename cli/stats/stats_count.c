@@ -40,7 +40,7 @@ typedef struct pass {
     unsigned step;
     const uint64_t *class_bytes;
     stats_step_counts *out;
-    stats_classes classes;
+    stats_ages ages;
     stats_table *workers; /* a table for each */
     item *items;
     size_t n_items;
@@ -154,7 +154,7 @@ static dw_status count_item(void *context, size_t i, unsigned worker, dw_error *
     open_tensor *o = find_open(p, it->tensor);
     if (!o)
         return dw_fail_memory(err, NULL);
-    stats_item_count(own, t, &p->classes, it->first, it->n);
+    stats_item_count(own, t, &p->ages, it->first, it->n);
     pthread_mutex_lock(&o->lock);
     stats_table_add(&o->table, own);
     const bool last = --o->n_left == 0;
@@ -196,7 +196,7 @@ static bool pass_init(pass *p, unsigned n_workers)
 {
     const size_t n = p->model->n_tensors + 1;
     pthread_mutex_init(&p->lock, NULL);
-    stats_classes_init(&p->classes);
+    stats_ages_init(&p->ages);
     p->slots = calloc(n, sizeof *p->slots);
     p->workers = calloc(n_workers, sizeof *p->workers);
     bool fine = p->slots && p->workers && cut_items(p);

@@ -1,8 +1,8 @@
 /* The pass over memory: counts the changes of one step, tensor by tensor on all threads.
  *
- * Each element belongs to a cell: the exponent of its old value, and a class of its own
- * history. The bound, recurrence and unions follow from the number of elements in each
- * cell and how many of them changed.
+ * Each element belongs to a cell: the exponent of its old value, and the age of its
+ * last change. The bound, recurrence and unions follow from the number of elements in
+ * each cell and how many of them changed.
  */
 #ifndef CLI_STATS_COUNT_H
 #define CLI_STATS_COUNT_H
@@ -11,9 +11,8 @@
 
 #include "stats_model.h"
 
-/* ---- classes of history ---- */
+/* ---- ages ---- */
 
-#define STATS_N_HISTORIES   16
 #define STATS_HISTORY_STEPS 15 /* the steps that are remembered */
 
 /* Ages, by the time since the last change: 1 step, 2 to 3, 4 to 7, 8 to 15, longer. */
@@ -25,9 +24,6 @@ typedef enum stats_age {
     STATS_AGE_NONE,
     STATS_N_AGES
 } stats_age;
-
-/* The age of a class of histories. */
-stats_age stats_history_age(unsigned history_class);
 
 /* ---- what is counted ---- */
 
@@ -54,8 +50,8 @@ typedef struct stats_counts {
     double expected_by_age[STATS_N_AGES];
     uint64_t n_quiet[STATS_N_AGES]; /* elements not changed now, by their last change */
     uint64_t n_same_sign;           /* changed in the step before in the same direction */
-    /* directions by class of history and last direction */
-    uint64_t directions[STATS_N_HISTORIES][2][2];
+    /* directions by age and last direction */
+    uint64_t directions[STATS_N_AGES][2][2];
 } stats_counts;
 
 void stats_counts_add(stats_counts *to, const stats_counts *more);

@@ -4,48 +4,15 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* ---- classes of history ---- */
-
-/* Class 0: no change within 15 steps. The others depend on the steps since the last
- * change and the number of changes within 15 steps. */
-static const struct history_class {
-    unsigned first_step, last_step; /* steps since the last change, from 1 */
-    unsigned min_changes;
-    stats_age age;
-} history_classes[STATS_N_HISTORIES] = {
-    {0, 0, 0, STATS_AGE_NONE}, {1, 1, 1, STATS_AGE_1}, {1, 1, 2, STATS_AGE_1},
-    {1, 1, 3, STATS_AGE_1},    {1, 1, 5, STATS_AGE_1}, {2, 2, 1, STATS_AGE_3},
-    {2, 2, 2, STATS_AGE_3},    {2, 2, 3, STATS_AGE_3}, {3, 3, 1, STATS_AGE_3},
-    {3, 3, 2, STATS_AGE_3},    {3, 3, 3, STATS_AGE_3}, {4, 7, 1, STATS_AGE_7},
-    {4, 7, 2, STATS_AGE_7},    {4, 7, 3, STATS_AGE_7}, {8, 15, 1, STATS_AGE_15},
-    {8, 15, 2, STATS_AGE_15},
-};
-
-/* Indexed by the low 15 bits of an element's history. */
-static unsigned history_class(unsigned history)
+/* The age of each history: by the steps since the last change. */
+void stats_ages_init(stats_ages *ages)
 {
-    if (history == 0)
-        return 0;
-    const unsigned step = (unsigned)__builtin_ctz(history) + 1;
-    const unsigned n = (unsigned)__builtin_popcount(history);
-    unsigned found = 0;
-    for (unsigned i = 1; i < STATS_N_HISTORIES; i++) {
-        const struct history_class *c = &history_classes[i];
-        if (step >= c->first_step && step <= c->last_step && n >= c->min_changes)
-            found = i; /* the last that fits has the highest count */
+    for (unsigned h = 0; h < sizeof ages->of; h++) {
+        const unsigned n_octaves =
+            h == 0 ? STATS_AGE_NONE
+                   : 31 - (unsigned)__builtin_clz((unsigned)__builtin_ctz(h) + 1);
+        ages->of[h] = (uint8_t)n_octaves;
     }
-    return found;
-}
-
-stats_age stats_history_age(unsigned history_class)
-{
-    return history_classes[history_class].age;
-}
-
-void stats_classes_init(stats_classes *classes)
-{
-    for (unsigned h = 0; h < sizeof classes->of; h++)
-        classes->of[h] = (uint8_t)history_class(h);
 }
 
 /* ---- one change ---- */
@@ -91,7 +58,7 @@ static void count_ulps(stats_counts *counts, const stats_format *f, uint64_t old
 
 /* Returns the direction. */
 static unsigned count_change(stats_table *table, const stats_tensor *t, uint64_t old,
-                             uint64_t new, unsigned exponent, unsigned class,
+                             uint64_t new, unsigned exponent, unsigned age,
                              unsigned history)
 {
     const stats_format *f = &t->format;
@@ -102,9 +69,9 @@ static unsigned count_change(stats_table *table, const stats_tensor *t, uint64_t
     const unsigned direction = move > 0 ? STATS_UP : STATS_DOWN;
     const uint64_t size = move > 0 ? (uint64_t)move : 0 - (uint64_t)move;
     const unsigned last = history >> STATS_HISTORY_STEPS & 1;
-    table->n_changed[exponent * STATS_N_HISTORIES + class]++;
+    table->n_changed[exponent * STATS_N_AGES + age]++;
     stats_table_count_move(table, exponent, direction, size);
-    counts->directions[class][last][direction]++;
+    counts->directions[age][last][direction]++;
     counts->n_same_sign += (history & 1) && direction == last;
     count_ulps(counts, f, old, new, size, direction);
     return direction;
@@ -112,9 +79,8 @@ static unsigned count_change(stats_table *table, const stats_tensor *t, uint64_t
 
 /* ---- all elements ---- */
 
-INLINE void count_elems(stats_table *table, const stats_tensor *t,
-                        const stats_classes *classes, uint64_t first, uint64_t n,
-                        unsigned width)
+INLINE void count_elems(stats_table *table, const stats_tensor *t, const stats_ages *ages,
+                        uint64_t first, uint64_t n, unsigned width)
 {
     uint8_t *then = t->then + first * width;
     const uint8_t *now = t->now + first * width;
@@ -124,12 +90,12 @@ INLINE void count_elems(stats_table *table, const stats_tensor *t,
         const uint64_t old = load(then + i * width, width);
         const uint64_t new = load(now + i * width, width);
         const unsigned history = histories[i];
-        const unsigned class = classes->of[history & 0x7fff];
+        const unsigned age = ages->of[history & 0x7fff];
         const unsigned exponent = (unsigned)(old >> shift) & mask;
-        table->n_elems[exponent * STATS_N_HISTORIES + class]++;
+        table->n_elems[exponent * STATS_N_AGES + age]++;
         unsigned next = (history << 1 & 0x7ffe) | (history & 0x8000);
         if (old != new) {
-            unsigned up = count_change(table, t, old, new, exponent, class, history);
+            unsigned up = count_change(table, t, old, new, exponent, age, history);
             next = (next & 0x7fff) | up << STATS_HISTORY_STEPS | 1;
             memcpy(then + i * width, &new, width);
         }
@@ -138,20 +104,20 @@ INLINE void count_elems(stats_table *table, const stats_tensor *t,
     }
 }
 
-void stats_item_count(stats_table *table, const stats_tensor *t,
-                      const stats_classes *classes, uint64_t first, uint64_t n)
+void stats_item_count(stats_table *table, const stats_tensor *t, const stats_ages *ages,
+                      uint64_t first, uint64_t n)
 {
     switch (t->format.n_bits) {
     case 8:
-        count_elems(table, t, classes, first, n, 1);
+        count_elems(table, t, ages, first, n, 1);
         break;
     case 16:
-        count_elems(table, t, classes, first, n, 2);
+        count_elems(table, t, ages, first, n, 2);
         break;
     case 32:
-        count_elems(table, t, classes, first, n, 4);
+        count_elems(table, t, ages, first, n, 4);
         break;
     default:
-        count_elems(table, t, classes, first, n, 8);
+        count_elems(table, t, ages, first, n, 8);
     }
 }

@@ -4,16 +4,16 @@
 
 #include "stats_table.h"
 
-/* The classes of all histories, computed once. */
-typedef struct stats_classes {
+/* The ages of all histories, computed once. */
+typedef struct stats_ages {
     uint8_t of[1 << STATS_HISTORY_STEPS];
-} stats_classes;
+} stats_ages;
 
-void stats_classes_init(stats_classes *classes);
+void stats_ages_init(stats_ages *ages);
 
 /* Adds elements FIRST to FIRST + N of the tensor to TABLE. Brings `then` and `history` up
  * to date. */
 void stats_item_count(stats_table *table, const stats_tensor *tensor,
-                      const stats_classes *classes, uint64_t first, uint64_t n);
+                      const stats_ages *ages, uint64_t first, uint64_t n);
 
 #endif

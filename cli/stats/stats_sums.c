@@ -41,7 +41,7 @@ void stats_direction_bits(const stats_counts *c, double *plain, double *given)
 {
     uint64_t n = 0, n_up = 0;
     *given = 0;
-    for (unsigned h = 0; h < STATS_N_HISTORIES; h++)
+    for (unsigned h = 0; h < STATS_N_AGES; h++)
         for (unsigned last = 0; last < 2; last++) {
             const uint64_t up = c->directions[h][last][STATS_UP];
             const uint64_t all = up + c->directions[h][last][STATS_DOWN];
@@ -55,7 +55,7 @@ void stats_direction_bits(const stats_counts *c, double *plain, double *given)
 uint64_t stats_ups(const stats_counts *c)
 {
     uint64_t n = 0;
-    for (unsigned h = 0; h < STATS_N_HISTORIES; h++)
+    for (unsigned h = 0; h < STATS_N_AGES; h++)
         n += c->directions[h][0][STATS_UP] + c->directions[h][1][STATS_UP];
     return n;
 }

@@ -71,8 +71,8 @@ void stats_table_exponents(const stats_table *table,
     memset(n_elems, 0, STATS_MAX_EXPONENTS * sizeof *n_elems);
     memset(n_changed, 0, STATS_MAX_EXPONENTS * sizeof *n_changed);
     for (unsigned c = 0; c < STATS_N_CELLS; c++) {
-        n_elems[c / STATS_N_HISTORIES] += table->n_elems[c];
-        n_changed[c / STATS_N_HISTORIES] += table->n_changed[c];
+        n_elems[c / STATS_N_AGES] += table->n_elems[c];
+        n_changed[c / STATS_N_AGES] += table->n_changed[c];
     }
 }
 
@@ -81,9 +81,8 @@ void stats_table_exponents(const stats_table *table,
 static void count_ages(stats_counts *counts, const stats_table *table, unsigned exponent,
                        uint64_t n_elems, uint64_t n_changed)
 {
-    for (unsigned h = 0; h < STATS_N_HISTORIES; h++) {
-        const unsigned cell = exponent * STATS_N_HISTORIES + h;
-        const stats_age age = stats_history_age(h);
+    for (unsigned age = 0; age < STATS_N_AGES; age++) {
+        const unsigned cell = exponent * STATS_N_AGES + age;
         counts->n_by_age[age] += table->n_changed[cell];
         counts->n_quiet[age] += table->n_elems[cell] - table->n_changed[cell];
         if (n_elems > 0)

@@ -5,7 +5,7 @@
 
 #include "stats_count.h"
 
-#define STATS_N_CELLS (STATS_MAX_EXPONENTS * STATS_N_HISTORIES)
+#define STATS_N_CELLS (STATS_MAX_EXPONENTS * STATS_N_AGES)
 
 /* Moves by size. Each size up to 2^15 has its own count, which covers all 16-bit types.
  * Beyond that there are 64 buckets an octave, and the position inside a bucket costs
@@ -40,7 +40,7 @@ typedef struct stats_moves {
 } stats_moves;
 
 typedef struct stats_table {
-    uint64_t n_elems[STATS_N_CELLS]; /* by exponent, then history */
+    uint64_t n_elems[STATS_N_CELLS]; /* by exponent, then age */
     uint64_t n_changed[STATS_N_CELLS];
     stats_counts counts; /* counts without cells: moves and directions */
     stats_moves *moves;  /* [exponents] */

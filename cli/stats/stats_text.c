@@ -70,8 +70,7 @@ static void print_whole(const stats_report *r)
 {
     char a[CLI_NUMBER_SIZE], b[CLI_NUMBER_SIZE];
     const stats_counts *t = &r->total;
-    cli_print_text(stdout, r->source);
-    putchar('\n');
+    cli_print_line(r->source);
     cli_print_row("steps", "%zu, from version %" PRIu64 " to %" PRIu64, r->n_steps,
                   r->steps[0].from, r->steps[r->n_steps - 1].to);
     cli_print_row("model", "%zu tensors, %s elements, %s", r->model->n_tensors,

@@ -118,10 +118,9 @@ static void print_json(const job *j)
         cli_json_text(row, "delta", it->path);
         cli_json_count(row, "new_version", it->info.new_version);
         cli_json_count(row, "changed", it->report.n_changed);
-        json_object_set_new(row, "already_applied",
-                            json_boolean(it->report.already_applied));
-        json_object_set_new(row, "recovered", json_boolean(it->report.recovered));
-        json_object_set_new(row, "verified", json_boolean(it->report.verified));
+        cli_json_flag(row, "already_applied", it->report.already_applied);
+        cli_json_flag(row, "recovered", it->report.recovered);
+        cli_json_flag(row, "verified", it->report.verified);
         cli_json_digest(row, "new_state", it->report.new_state);
         cli_json_real(row, "seconds", it->t_apply);
         json_array_append_new(list, row);

@@ -50,7 +50,7 @@ static json_t *json_of(const bench_report *r)
     cli_json_real(o, "bits_a_change", cli_bits_a_change(r->delta_bytes, r->n_changed));
     cli_json_count(o, "encode_extra_memory_bytes", r->encode_memory);
     cli_json_count(o, "apply_extra_memory_bytes", r->apply_memory);
-    json_object_set_new(o, "equal", json_boolean(r->equal));
+    cli_json_flag(o, "equal", r->equal);
     if (r->n_steps > 0) {
         cli_json_count(o, "trace_steps", r->n_steps);
         cli_json_real(o, "trace_bits_a_change",
@@ -66,7 +66,7 @@ static json_t *json_of(const bench_report *r)
                       (double)r->n_bytes / p->encode_seconds);
         cli_json_real(peer, "apply_bytes_per_second",
                       (double)r->n_bytes / p->apply_seconds);
-        json_object_set_new(peer, "equal", json_boolean(p->equal));
+        cli_json_flag(peer, "equal", p->equal);
         json_array_append_new(peers, peer);
     }
     json_object_set_new(o, "peers", peers);

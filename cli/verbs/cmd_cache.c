@@ -37,9 +37,9 @@ static json_t *cached_json(const cli_cached *c, bool removed)
     cli_json_text(row, "url", c->url);
     cli_json_count(row, "bytes", c->n_bytes);
     cli_json_count(row, "last_used", (uint64_t)c->t_used);
-    json_object_set_new(row, "set_aside", json_boolean(c->is_aside));
-    json_object_set_new(row, "in_use", json_boolean(c->in_use));
-    json_object_set_new(row, "removed", json_boolean(removed));
+    cli_json_flag(row, "set_aside", c->is_aside);
+    cli_json_flag(row, "in_use", c->in_use);
+    cli_json_flag(row, "removed", removed);
     return row;
 }
 
@@ -55,8 +55,7 @@ static void print_cached(const cli_cached *c, const char *fate, bool with_header
     printf("%9s  %-16s  %-9s  ", cli_format_size(size, c->n_bytes), used, fate);
     cli_print_text(stdout, c->url[0] ? c->url : "(unknown)");
     fputs("  ", stdout);
-    cli_print_text(stdout, c->path);
-    putchar('\n');
+    cli_print_line(c->path);
 }
 
 static const char *fate_of(const arguments *a, const cli_cached *c, bool removed)

@@ -30,8 +30,7 @@ static void print_report(const arguments *a, const cli_session *s,
     }
     if (s->quiet)
         return;
-    cli_print_text(stdout, a->output);
-    putchar('\n');
+    cli_print_line(a->output);
     cli_delta_report_print(after, 0);
     cli_print_row("before", "%s bytes, %s", cli_format_count(text, before->info.n_bytes),
                   cli_codec_title(&before->info));

@@ -34,8 +34,7 @@ static void print_report(const cli_session *s, const arguments *a,
     if (s->quiet)
         return;
     char size[CLI_NUMBER_SIZE];
-    cli_print_text(stdout, a->to_url);
-    putchar('\n');
+    cli_print_line(a->to_url);
     if (report->head != DW_NO_VERSION)
         cli_print_row("version", "%" PRIu64, report->head);
     cli_print_row("copied", "%" PRIu64 " objects, %s, in %.3f s", report->n_objects,

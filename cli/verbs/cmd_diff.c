@@ -77,15 +77,14 @@ static void print_report(const arguments *a, const cli_session *s,
         json_t *object = cli_delta_report_json(report, full_bytes);
         cli_json_text(object, "delta", a->output);
         cli_json_real(object, "encode_seconds", t_encode);
-        json_object_set_new(object, "checked", json_boolean(a->check));
+        cli_json_flag(object, "checked", a->check);
         cli_json_print(object);
         return;
     }
     if (s->quiet)
         return;
     char text[CLI_NUMBER_SIZE];
-    cli_print_text(stdout, a->output);
-    putchar('\n');
+    cli_print_line(a->output);
     cli_delta_report_print(report, full_bytes);
     cli_print_row("encoded", "in %.3f s, %s of model a second", t_encode,
                   cli_format_size(text, (uint64_t)rate));

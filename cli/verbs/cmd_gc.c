@@ -70,7 +70,7 @@ static void print_report(const cli_session *s, const arguments *a,
     if (s->json) {
         json_t *object = json_object();
         cli_json_text(object, "url", a->stream.url);
-        json_object_set_new(object, "dry_run", json_boolean(a->collect.dry_run));
+        cli_json_flag(object, "dry_run", a->collect.dry_run);
         cli_json_count(object, "floor", report->floor);
         cli_json_count(object, "old_floor", report->old_floor);
         cli_json_count(object, "objects", report->n_objects);
@@ -90,8 +90,7 @@ static void print_report(const cli_session *s, const arguments *a,
     if (s->quiet && !a->collect.dry_run)
         return;
     char size[CLI_NUMBER_SIZE];
-    cli_print_text(stdout, a->stream.url);
-    putchar('\n');
+    cli_print_line(a->stream.url);
     cli_print_row("removed", "%" PRIu64 " objects, %s%s", report->n_objects,
                   cli_format_size(size, report->n_bytes),
                   a->collect.dry_run ? " (not yet: this was a dry run)" : "");
@@ -142,8 +141,7 @@ static int forget(const arguments *a, const cli_session *s)
     } else if (!s->quiet) {
         cli_print_text(stdout, a->stream.url);
         fputs(": forgot follower ", stdout);
-        cli_print_text(stdout, a->forget);
-        putchar('\n');
+        cli_print_line(a->forget);
     }
     return 0;
 }

@@ -54,8 +54,7 @@ static void print_delta_tensors(const dw_delta *delta, size_t n_tensors)
         printf(" %11" PRIu64 " %7.2f  %-6s %-16s ", t.n_bytes,
                cli_bits_a_change(t.n_bytes, t.n_changed), dw_dtype_name(t.dtype),
                t.has_shape ? format_shape(shape, t.n_dims, t.dims) : "?");
-        cli_print_text(stdout, t.name);
-        putchar('\n');
+        cli_print_line(t.name);
     }
 }
 
@@ -168,8 +167,7 @@ static void print_checkpoint(const char *path, const dw_checkpoint *ckpt, bool p
         printf("%15" PRIu64 "  %-8s %-16s ", list[i].n_bytes,
                dw_dtype_name(list[i].dtype),
                format_shape(shape, list[i].n_dims, list[i].dims));
-        cli_print_text(stdout, list[i].name);
-        putchar('\n');
+        cli_print_line(list[i].name);
     }
 }
 
@@ -191,7 +189,7 @@ static void print_checkpoint_json(const char *path, const dw_checkpoint *ckpt,
         cli_json_text(object, "quantized", dw_quant_scheme_name(scheme));
         cli_json_count(object, "quantized_tensors", count_scaled(list, n_tensors));
     }
-    json_object_set_new(object, "pending", json_boolean(pending));
+    cli_json_flag(object, "pending", pending);
     for (int dtype = 0; dtype < DW_DTYPE_COUNT; dtype++)
         if (sum.by_dtype[dtype] > 0)
             cli_json_count(dtypes, dw_dtype_name((dw_dtype)dtype), sum.by_dtype[dtype]);

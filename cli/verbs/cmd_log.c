@@ -86,7 +86,7 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "bytes", info->n_bytes);
     cli_json_count(row, "files", info->n_files);
     cli_json_count(row, "file_bytes", info->n_file_bytes);
-    json_object_set_new(row, "collected", json_boolean(info->version < list->floor));
+    cli_json_flag(row, "collected", info->version < list->floor);
     json_object_set_new(row, "shortcuts", shortcuts_json(list, info->version));
     if (info->suspect_from > 0)
         cli_json_count(row, "suspect_from", info->suspect_from);
@@ -168,8 +168,7 @@ static void print_version(const log_list *list, const dw_version_info *info)
                info->notes[0] ? "; " : "");
     if ((info->base || info->fork_url) && info->notes[0])
         fputs("; ", stdout);
-    cli_print_text(stdout, info->notes);
-    putchar('\n');
+    cli_print_line(info->notes);
 }
 
 /* ---- the list ---- */

@@ -18,7 +18,7 @@ static int run(cli_session *s)
     if (s->json) {
         json_t *object = json_object();
         cli_json_text(object, "checkpoint", path);
-        json_object_set_new(object, "recovered", json_boolean(recovered));
+        cli_json_flag(object, "recovered", recovered);
         cli_json_print(object);
     } else if (!s->quiet) {
         cli_print_text(stdout, path);

@@ -37,8 +37,7 @@ static void print_report(const dw_repair_report *r, const arguments *a,
     }
     if (s->quiet)
         return;
-    cli_print_text(stdout, a->stream.url);
-    putchar('\n');
+    cli_print_line(a->stream.url);
     if (r->source == DW_NO_VERSION)
         cli_print_row("version", "%" PRIu64 ", a restart from %s", r->version,
                       a->checkpoint);

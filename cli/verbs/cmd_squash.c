@@ -34,8 +34,7 @@ static void print_shortcut(const cli_session *s, const char *url, const dw_edge 
     if (s->quiet)
         return;
     char size[CLI_NUMBER_SIZE];
-    cli_print_text(stdout, url);
-    putchar('\n');
+    cli_print_line(url);
     if (shortcut->from == DW_NO_VERSION)
         cli_print_row("anchor", "version %" PRIu64, shortcut->to);
     else

@@ -308,8 +308,7 @@ static void print_writer(const json_t *writer)
     fputs(library[0] ? ", deltawire " : "", stdout);
     cli_print_text(stdout, library);
     fputs(host[0] ? ", host " : "", stdout);
-    cli_print_text(stdout, host);
-    putchar('\n');
+    cli_print_line(host);
 }
 
 static void print_text(const findings *f, const cli_stream *stream)
@@ -318,8 +317,7 @@ static void print_text(const findings *f, const cli_stream *stream)
     char quantized[CLI_QUANTIZED_SIZE];
     dw_stream_info info;
     dw_stream_get_info(stream->stream, &info);
-    cli_print_text(stdout, stream->url);
-    putchar('\n');
+    cli_print_line(stream->url);
     cli_print_row("stream", "%s%s", dw_stream_id(stream->stream),
                   info.single_writer
                       ? ", for a single writer: the store cannot keep two apart"

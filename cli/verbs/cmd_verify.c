@@ -94,8 +94,7 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     }
     if (s->quiet)
         return;
-    cli_print_text(stdout, path);
-    putchar('\n');
+    cli_print_line(path);
     cli_print_row("state", "%016" PRIx64, f->state);
     if (f->sha256[0])
         cli_print_row("SHA-256", "%s", f->sha256);

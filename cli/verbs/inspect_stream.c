@@ -21,8 +21,7 @@ static void print_files(const dw_file_info *files, size_t n_files, bool is_given
     printf("\n%15s  %7s  %s\n", "bytes", "version", "file");
     for (size_t i = 0; i < n_files; i++) {
         printf("%15" PRIu64 "  %7" PRIu64 "  ", files[i].n_bytes, files[i].version);
-        cli_print_text(stdout, files[i].name);
-        putchar('\n');
+        cli_print_line(files[i].name);
     }
 }
 

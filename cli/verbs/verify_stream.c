@@ -34,8 +34,7 @@ void cli_verify_fault(void *context, const dw_error *fault)
     fputs("fault: ", stdout);
     cli_print_text(stdout, fault->where);
     fputs(fault->where[0] ? ": " : "", stdout);
-    cli_print_text(stdout, fault->text);
-    putchar('\n');
+    cli_print_line(fault->text);
 }
 
 int cli_verify_fail(const cli_session *s, const cli_verify_faults *faults,
@@ -121,8 +120,7 @@ static void print_text(const cli_stream *stream, const dw_verify_report *report,
 {
     char size[CLI_NUMBER_SIZE];
     dw_version_info first;
-    cli_print_text(stdout, stream->url);
-    putchar('\n');
+    cli_print_line(stream->url);
     cli_print_row("stream", "%s", dw_stream_id(stream->stream));
     if (has_base(stream, &first))
         cli_print_row("base", "%s",

@@ -78,12 +78,10 @@ static void start_agent(actor *a)
 {
     const char *const specs[] = {run.actors[0].spec, run.actors[1].spec};
     if (run.calm || draw(4) == 0) {
-        const char *argv[] = {
-            "follow",   run.trainer.store, "--into",   run.into,
-            "--engine", specs[0],          "--engine", specs[1],
-            "--quiet",  "--engine-check",  "0.1",      "--engine-timeout",
-            "5",        "--interval",      "0.2",      "--threads",
-            "1"};
+        const char *argv[] = {"follow",   run.trainer.store,  "--into",   run.into,
+                              "--engine", specs[0],           "--engine", specs[1],
+                              "--quiet",  "--engine-timeout", "5",        "--interval",
+                              "0.2",      "--threads",        "1"};
         a->pid =
             soak_start_program(getenv("DELTAWIRE"), argv, sizeof argv / sizeof *argv);
     } else {

@@ -49,10 +49,10 @@ static void start_engine(size_t i)
 
 static void start_follow(const char *store)
 {
-    const char *argv[] = {"follow",         store,        "--into",     run.into,
-                          "--engine",       run.specs[0], "--engine",   run.specs[1],
-                          "--engine-check", "0.2",        "--interval", "0.2",
-                          "--quiet",        "--threads",  "1"};
+    const char *argv[] = {"follow",     store,        "--into",   run.into,
+                          "--engine",   run.specs[0], "--engine", run.specs[1],
+                          "--interval", "0.2",        "--quiet",  "--threads",
+                          "1"};
     run.agent = soak_start_program(getenv("DELTAWIRE"), argv, sizeof argv / sizeof *argv);
 }
 

@@ -1,6 +1,6 @@
 """Computes the results of `deltawire stats` with numpy, slowly, from its documentation.
 
-docs/deltawire.1 defines what is measured; cli/stats/stats_item.c the classes of history.
+docs/deltawire.1 defines what is measured.
 """
 import collections
 import math
@@ -14,11 +14,6 @@ FLOATS = {"BF16": (2, 7, 8), "F16": (2, 10, 5), "F32": (4, 23, 8), "C64": (4, 23
           "F8_E5M2FNUZ": (1, 2, 5)}
 WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8,
           "I64": 8, "F64": 8, "F8_E8M0": 1, "F6_E2M3": 1, "F6_E3M2": 1, "F4": 1}
-
-# steps since the last change, from and to, and the fewest changes within 15 steps
-HISTORIES = [None, (1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 1, 5), (2, 2, 1), (2, 2, 2), (2, 2, 3),
-             (3, 3, 1), (3, 3, 2), (3, 3, 3), (4, 7, 1), (4, 7, 2), (4, 7, 3), (8, 15, 1),
-             (8, 15, 2)]
 
 
 def width_of(dtype):
@@ -94,18 +89,13 @@ def move_bits(exponent, move):
     return total
 
 
-def history_classes(past, n_steps):
-    """past: bits, bit 0 the step before"""
-    out, changes = np.zeros(len(past), np.int64), np.zeros(len(past), np.int64)
+def last_changes(past):
+    """Steps since each element's last change, 0 if there was none in 15. past: bits, bit 0
+    the step before."""
     since = np.zeros(len(past), np.int64)
     for step in range(15, 0, -1):
-        hit = (past >> step - 1) & 1 == 1
-        changes += hit
-        since[hit] = step
-    for number, row in enumerate(HISTORIES):
-        if row:
-            out[(since >= row[0]) & (since <= row[1]) & (changes >= row[2])] = number
-    return out, since
+        since[(past >> step - 1) & 1 == 1] = step
+    return since
 
 
 # ---- one tensor in one step ----
@@ -118,7 +108,7 @@ class History:
 def count(t, old, new, history, out):
     changed = old != new
     e = exponents(t.dtype, old)
-    h, since = history_classes(history.past, 15)
+    since = last_changes(history.past)
     o, x = old[changed], new[changed]
     m = moves(t.dtype, o, x)
     up = (m > 0).astype(bool)
@@ -152,7 +142,7 @@ def count(t, old, new, history, out):
     out["had_15"] += int((since > 0).sum())
     for k in (1, 2, 4, 8, 16):
         out["union", k] += int((changed | ((since > 0) & (since < k))).sum())
-    out["directions"].update(zip(h[changed].tolist(), history.up[changed].tolist(), up.tolist()))
+    out["directions"].update(zip(np.frexp(since[changed])[1].tolist(), history.up[changed].tolist(), up.tolist()))
     for number in np.flatnonzero(n_e):
         out["exponents"]["F32" if t.dtype == "C64" else t.dtype, int(number)] += \
             np.array([n_e[number], k_e[number]])

@@ -110,7 +110,7 @@ class World:
         with open(self.follow_log, "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.directory,
-                 "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
+                 "--engine", f"vllm={self.server.url}",
                  "--interval", "0.2", "--json"],
                 stdout=log, stderr=log)
 

@@ -145,7 +145,7 @@ class World:
         with open(self.log, "wb") as log:
             self.agent = subprocess.Popen(
                 [DELTAWIRE, "follow", stream.url, "--into", stream.dir, "--engine",
-                 f"vllm={self.server.url}", "--engine-check", "0.3", "--interval", "0.2",
+                 f"vllm={self.server.url}", "--interval", "0.2",
                  *options], stdout=log, stderr=log)
 
     def stop_agent(self):

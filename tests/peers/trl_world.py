@@ -35,7 +35,7 @@ class Host:
         with open(self.where / "follow.log", "ab") as log:
             self.follower = subprocess.Popen(
                 [DELTAWIRE, "follow", self.url, "--into", self.where / "model",
-                 "--engine", f"vllm={self.server.url}", "--engine-check", "0.5",
+                 "--engine", f"vllm={self.server.url}",
                  "--interval", "0.2", "--id", self.name, "--json"],
                 stdout=log, stderr=log)
 
