@@ -29,9 +29,6 @@ else
 fi
 come
 
-head_is() { # VERSION
-    deltawire status "$url" --json | holds "o['head'] == $1"
-}
 nothing_there() {
     [ -z "$(find place -mindepth 1)" ]
 }

@@ -183,7 +183,7 @@ mv output/model.new output/model.py
 wait_until eval "deltawire inspect $store/globs --file model.py | cmp -s - output/model.py"
 kill -TERM $watch
 ends $watch 0
-deltawire status "$store/globs" --json | holds 'o["head"] == 1'
+head_is 1 "$store/globs"
 rm output/model.py output/generation_config.json
 
 it "publishes a checkpoint whose files stay incomplete without them"
@@ -193,7 +193,7 @@ cp run/step_000002/model.safetensors steps/checkpoint-2/
 : >steps/checkpoint-2/config.json
 start steps publish "$store/steps" --watch steps --json
 steps=$!
-wait_until eval "deltawire status $store/steps --json 2>/dev/null | holds 'o[\"head\"] == 1'"
+wait_until head_is 1 "$store/steps"
 kill -TERM $steps
 ends $steps 0
 grep -q '"event":"without files"' out.steps

@@ -11,9 +11,6 @@ events() {
 has_events() { # FILE NAME N
     [ "$(events "$1" "$2")" -ge "$3" ]
 }
-stands_at() { # DIR VERSION
-    [ "$(json 'o["version"]' <"$1/.deltawire/state.json")" = "$2" ]
-}
 
 reports() { # STATUS: a follower reports it
     deltawire status "$url" --json | holds "any(f['status'] == '$1' for f in o['followers'])"

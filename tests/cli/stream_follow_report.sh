@@ -12,9 +12,6 @@ touch "$place"
 says() { # N PATTERN FILE: so many lines
     [ "$(grep -c -e "$2" "$3")" -eq "$1" ]
 }
-stands_at() { # DIR VERSION
-    [ "$(json 'o["version"]' <"$1/.deltawire/state.json")" = "$2" ]
-}
 
 it "logs it once, with the reason and the next step"
 start one follow "$url" --into model --interval 0.2 --id one

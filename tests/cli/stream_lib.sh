@@ -119,6 +119,16 @@ is_at() {
     [ "$(json 'o["version"]' <out.verify)" = "$2" ] || die "$1 does not say version $2"
 }
 
+# head_is VERSION [URL]: the newest version of $url, or of URL
+head_is() {
+    deltawire status "${2:-$url}" --json | holds "o['head'] == $1"
+}
+
+# stands_at DIR VERSION: the directory says so
+stands_at() {
+    [ "$(json 'o["version"]' <"$1/.deltawire/state.json")" = "$2" ]
+}
+
 files_of() { # DIR
     find "$1" -type f -print0 | sort -z | xargs -0r sha256sum
 }

@@ -8,9 +8,6 @@ quantized() { # URL STEP SCHEME [OPTION...]
     [ "$2" -eq 0 ] || from=$(printf 'run/step_%06d' "$2")
     deltawire publish "$1" "$from" --step "$2" --quantize "$3" --quiet "${@:4}" >/dev/null
 }
-head_is() { # URL VERSION
-    deltawire status "$1" --json | holds "o['head'] == $2"
-}
 # types DIR: the element types of a checkpoint
 types() {
     deltawire inspect "$1" --json | json '" ".join(sorted(o["dtypes"]))'
@@ -70,8 +67,8 @@ fails 5 "rounded to bf16 first.*quantised from F32 as they are: drop --quantize-
 deltawire publish "$store/plain" run/base --quiet >/dev/null
 fails 5 "not quantised.*quantised as fp8-row" \
     deltawire publish "$store/plain" run/step_000001 --quantize fp8-row
-head_is "$store/fp8-block" 4
-head_is "$store/plain" 0
+head_is 4 "$store/fp8-block"
+head_is 0 "$store/plain"
 
 it "refuses a wrong command line"
 fails 2 "'fp8' is none of fp8-block, fp8-row, int8-row" \
@@ -110,7 +107,7 @@ for bits in 7fc0 7f80 ff80; do
     set_weight bad $tensor $bits
     fails 2 "$tensor" deltawire publish "$store/fp8-block" bad --quantize fp8-block
 done
-head_is "$store/fp8-block" 4
+head_is 4 "$store/fp8-block"
 fails 2 "$tensor" deltawire publish "$store/bad" bad --quantize fp8-block
 quantized "$store/fp8-block" 4 fp8-block
 deltawire pull "$store/fp8-block" --into pulled-fp8-block --quiet >/dev/null
@@ -123,10 +120,10 @@ mkdir output
 cp -r run/step_000001 output/checkpoint-1
 start watch publish "$store/watch" --watch output --quantize fp8-row --json
 watch=$!
-wait_until head_is "$store/watch" 0
+wait_until head_is 0 "$store/watch"
 cp -r run/step_000002 output/new
 mv output/new output/checkpoint-2
-wait_until head_is "$store/watch" 1
+wait_until head_is 1 "$store/watch"
 kill -TERM $watch
 ends $watch 0
 touch output/checkpoint-2/model.safetensors # as if it were copied
@@ -134,7 +131,7 @@ start watch publish "$store/watch" --watch output --quantize fp8-row --json
 watch=$!
 cp -r run/step_000003 output/new
 mv output/new output/checkpoint-3
-wait_until head_is "$store/watch" 2
+wait_until head_is 2 "$store/watch"
 kill -TERM $watch
 ends $watch 0
 deltawire log "$store/watch" --json |
@@ -149,7 +146,7 @@ finite=$!
 wait_until grep -q "checkpoint-1: skipped.*$tensor.*element [0-9]* is infinite" err.finite
 cp -r run/step_000002 output2/new
 mv output2/new output2/checkpoint-2
-wait_until head_is "$store/finite" 0
+wait_until head_is 0 "$store/finite"
 cp -r run/step_000003 output2/new
 set_weight output2/new $tensor 7fc0
 mv output2/new output2/checkpoint-3
@@ -161,7 +158,7 @@ finite=$!
 wait_until grep -q '"event":"passed over".*"code":"not finite".*checkpoint-3' out.finite
 cp -r run/step_000004 output2/new
 mv output2/new output2/checkpoint-4
-wait_until head_is "$store/finite" 1
+wait_until head_is 1 "$store/finite"
 kill -TERM $finite
 ends $finite 0
 deltawire log "$store/finite" --json |
@@ -174,7 +171,7 @@ start watch publish "$store/watch" --watch output --quantize fp8-row --json
 watch=$!
 cp -r run/step_000004 output/new
 mv output/new output/checkpoint-4
-wait_until head_is "$store/watch" 3
+wait_until head_is 3 "$store/watch"
 kill -TERM $watch
 ends $watch 0
 deltawire log "$store/watch" --json |
@@ -185,7 +182,7 @@ deltawire pull "$store/watch" --into watched --quiet >/dev/null
 deltawire synth -o other --params 900K --steps 1 --write checkpoints --quiet >/dev/null
 fails 5 "quantised as fp8-row.*another model" deltawire repair "$store/watch" other/base
 deltawire repair "$store/watch" watched --quiet >/dev/null
-head_is "$store/watch" 4
+head_is 4 "$store/watch"
 quantized "$store/watch" 5 fp8-row
 deltawire verify "$store/watch" --quiet >/dev/null
 
@@ -199,7 +196,7 @@ for scheme in fp8-block int8-row; do
     object_remove "$url" "$(object_of "$url" 0)"
     fails 6 "no version of this stream can be rebuilt" deltawire repair "$url"
     deltawire repair "$url" run/step_000003 --quiet >/dev/null
-    head_is "$url" 2
+    head_is 2 "$url"
     deltawire pull "$url" --into "repaired-$scheme" --quiet >/dev/null
     quantized "$store/whole-$scheme" 3 $scheme --quantize-keep '*.down_proj.weight' \
         --quantize-also '*embed_tokens*'
@@ -208,7 +205,7 @@ for scheme in fp8-block int8-row; do
     cmp "repaired-$scheme/config.json" "whole-$scheme/config.json"
     grep -q quantization_config "repaired-$scheme/config.json"
     quantized "$url" 4 $scheme --quantize-keep '*.down_proj.weight' --quantize-also '*embed_tokens*'
-    head_is "$url" 3
+    head_is 3 "$url"
 done
 rm run/step_000003/config.json
 

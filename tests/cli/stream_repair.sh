@@ -12,9 +12,6 @@ fresh() {
     rm -rf "${url#file://}" cache
     cp -r "$tests/golden/torn_stream" "${url#file://}"
 }
-head_is() { # VERSION
-    deltawire status "$url" --json | holds "o['head'] == $1"
-}
 holds_version() { # DIR VERSION
     deltawire verify "$1" --json 2>/dev/null | holds "o['version'] == $2" 2>/dev/null
 }

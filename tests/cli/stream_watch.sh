@@ -4,9 +4,6 @@
 small_run 6
 url=$store/run
 
-head_is() { # VERSION
-    deltawire status "$url" --json | holds "o['head'] == $1"
-}
 step_of_head() {
     deltawire log "$url" -n 1 --json | json 'o["versions"][0]["step"]'
 }
@@ -74,15 +71,12 @@ mkdir single
 cp run/base/model.safetensors single/
 start three publish "$store/single" --watch single --json
 three=$!
-single_is() { # VERSION
-    deltawire status "$store/single" --json | holds "o['head'] == $1"
-}
-wait_until single_is 0
+wait_until head_is 0 "$store/single"
 cp run/step_000001/model.safetensors single/new.tmp
 mv single/new.tmp single/model.safetensors
-wait_until single_is 1
+wait_until head_is 1 "$store/single"
 sleep 3
-single_is 1
+head_is 1 "$store/single"
 kill -TERM $three
 ends $three 0
 deltawire log "$store/single" -n 1 --json | holds "o['versions'][0]['state'] == '$(state_at 1)'"

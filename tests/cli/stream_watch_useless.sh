@@ -7,9 +7,6 @@ url=$store/run
 warned() { # REGEXP: exactly one line of the watch matches
     [ "$(grep -c "^deltawire: $1" err.watch)" -eq 1 ]
 }
-head_is() { # VERSION
-    deltawire status "$url" --json | holds "o['head'] == $1"
-}
 
 mkdir -p output
 start watch publish "$url" --watch output
