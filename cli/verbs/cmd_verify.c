@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <deltawire/deltawire.h>
 
@@ -13,10 +14,10 @@
 #include "print.h"
 #include "progress_bar.h"
 #include "sha256.h"
-#include "snapshot_state.h"
 #include "stream_open.h"
 #include "verify_stream.h"
 #include "inner.h"
+#include "weights/position.h"
 
 /* The checkpoint's version, relative to the delta. */
 typedef enum standing {
@@ -30,7 +31,7 @@ typedef struct findings {
     standing standing;
     dw_digest state;
     dw_delta_info delta;
-    cli_snapshot_state snapshot;
+    dw_position held;            /* what its record says; no version if it has none */
     size_t n_files;              /* companion files that were installed */
     cli_verify_faults faults;    /* of these */
     char sha256[DW_SHA256_TEXT]; /* empty if not asked for */
@@ -76,9 +77,9 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_json_digest(object, "state", f->state);
         if (f->sha256[0])
             cli_json_text(object, "sha256", f->sha256);
-        if (f->snapshot.present) {
-            cli_json_text(object, "stream", f->snapshot.stream);
-            cli_json_count(object, "version", f->snapshot.version);
+        if (f->held.version != DW_NO_VERSION) {
+            cli_json_text(object, "stream", f->held.stream);
+            cli_json_count(object, "version", f->held.version);
         }
         if (f->n_files > 0) {
             cli_json_count(object, "files", f->n_files);
@@ -98,9 +99,9 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
     cli_print_row("state", "%016" PRIx64, f->state);
     if (f->sha256[0])
         cli_print_row("SHA-256", "%s", f->sha256);
-    if (f->snapshot.present)
-        cli_print_row("holds", "version %" PRIu64 " of stream %s", f->snapshot.version,
-                      f->snapshot.stream);
+    if (f->held.version != DW_NO_VERSION)
+        cli_print_row("holds", "version %" PRIu64 " of stream %s", f->held.version,
+                      f->held.stream);
     if (f->n_files > 0)
         cli_print_row("files", "%zu", f->n_files);
     if (f->standing == AT_BASE)
@@ -115,22 +116,37 @@ static void print_findings(const findings *f, const char *path, const cli_sessio
         cli_print_row("version", "unknown: the delta fits, but names no digests");
 }
 
-/* A directory that follows a stream has a record of its version; the weights must agree.
- */
-static dw_status check_snapshot(findings *f, const char *path, dw_error *err)
+/* Reads the record of a directory that follows a stream: the version that it holds, and
+ * the one that an update leads to. */
+static dw_status read_held(dw_position *at, dw_position *next, const char *path,
+                           dw_error *err)
 {
-    dw_status status = cli_snapshot_state_read(&f->snapshot, path, err);
-    if (status == DW_OK && f->snapshot.has_next && f->snapshot.next_state == f->state) {
-        f->snapshot.version = f->snapshot.next_version; /* only the record is behind */
-        f->snapshot.state = f->state;
-    }
-    if (status != DW_OK || !f->snapshot.present || f->snapshot.state == f->state)
+    struct stat found;
+    dw_record_kind kind;
+    *at = *next = dw_nowhere;
+    if (stat(path, &found) != 0 || !S_ISDIR(found.st_mode))
+        return DW_OK;
+    dw_status status = dw_position_read(at, next, &kind, path, err);
+    if (status == DW_OK && kind == DW_RECORD_DAMAGED)
+        status = dw_fail(err, DW_CORRUPT, path,
+                         "the record of its version is damaged: a pull repairs it");
+    return status;
+}
+
+/* The weights must agree with the record. */
+static dw_status check_held(findings *f, const char *path, dw_error *err)
+{
+    dw_position next;
+    dw_status status = read_held(&f->held, &next, path, err);
+    if (next.version != DW_NO_VERSION && next.state == f->state)
+        f->held = next; /* only the record is behind */
+    if (status != DW_OK || f->held.version == DW_NO_VERSION || f->held.state == f->state)
         return status;
     return dw_fail(err, DW_CORRUPT, path,
                    "the weights (state %016" PRIx64 ") are not version %" PRIu64
                    " of stream %s (state %016" PRIx64
                    "), which this directory says it holds: a pull repairs it",
-                   f->state, f->snapshot.version, f->snapshot.stream, f->snapshot.state);
+                   f->state, f->held.version, f->held.stream, f->held.state);
 }
 
 #define N_TRIES 5 /* if a follower writes what is read */
@@ -152,7 +168,7 @@ static dw_status examine(findings *f, const char *path, const cli_weights *weigh
     dw_status status = digests ? cli_weights_digest(digests, &f->state, weights, s, err)
                                : dw_fail_memory(err, path);
     if (status == DW_OK)
-        status = check_snapshot(f, path, err);
+        status = check_held(f, path, err);
     if (status == DW_OK && q->delta)
         status = compare(f, q->delta, weights, digests, s, err);
     if (status == DW_OK && q->with_sha256)
@@ -170,7 +186,7 @@ static int conclude(findings *f, const char *path, const cli_session *s)
     f->faults =
         (cli_verify_faults){.bar = &no_bar, .list = s->json ? json_array() : NULL};
     dw_status status = DW_OK;
-    if (f->snapshot.present)
+    if (f->held.version != DW_NO_VERSION)
         status =
             dw_companions_check(path, cli_verify_fault, &f->faults, &f->n_files, &err);
     if (status == DW_OK)
@@ -193,14 +209,14 @@ static int conclude(findings *f, const char *path, const cli_session *s)
 
 /* Whether a follower is writing the directory, or wrote it since its record was BEFORE.
  */
-static bool is_in_work(const char *path, const cli_snapshot_state *before)
+static bool is_in_work(const char *path, const dw_position *before)
 {
     bool pending = false;
-    cli_snapshot_state now;
+    dw_position now, next;
     dw_error err;
     return dw_checkpoint_pending(path, &pending, &err) == DW_OK &&
-           cli_snapshot_state_read(&now, path, &err) == DW_OK &&
-           (pending || now.version != before->version || now.state != before->state);
+           read_held(&now, &next, path, &err) == DW_OK &&
+           (pending || !dw_position_same(&now, before));
 }
 
 static int fail_in_work(const cli_session *s, const char *path)
@@ -216,16 +232,16 @@ static int try_checkpoint(bool *again, const char *path, const question *q)
 {
     dw_error err;
     findings f = {0};
-    cli_snapshot_state before = {0};
+    dw_position before, next;
     cli_weights weights;
     *again = false;
-    if (cli_snapshot_state_read(&before, path, &err) != DW_OK)
+    if (read_held(&before, &next, path, &err) != DW_OK)
         return cli_fail(q->session, &err, path, NULL);
     int exit_code = cli_weights_open(&weights, q->session, path);
     if (exit_code == 0) {
         if (examine(&f, path, &weights, q, &err) == DW_OK)
             exit_code = conclude(&f, path, q->session);
-        else if (before.present && is_in_work(path, &before))
+        else if (before.version != DW_NO_VERSION && is_in_work(path, &before))
             *again = true;
         else
             exit_code =

@@ -52,6 +52,9 @@ cp -r model damaged
 weights=$(find damaged -name '*.safetensors' | sed -n 1p)
 flip_bit "$weights" $(($(stat -c %s "$weights") - 7))
 unchanged fails 3 "damaged: the weights .* are not version 3" deltawire verify damaged
+cp -r model changed
+sed -i 's/"version":3/"version":7/' changed/.deltawire/state.json
+fails 3 "the record of its version is damaged" deltawire verify changed
 
 it "refuses a directory that holds something else"
 mkdir foreign
