@@ -1,7 +1,7 @@
 """The weights that a publisher reads: in place, or from copies."""
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import torch
 
@@ -21,13 +21,34 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return _dtensor is not None and _dtensor.is_sharded(tensor)
 
 
+def span(tensor: torch.Tensor) -> tuple[str, int, int]:
+    """The memory between a tensor's first and last element."""
+    n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return str(tensor.device), start, start + n * tensor.element_size()
+
+
+def overlapping(tensors: Iterable[Any]) -> set[int]:
+    """The ids of tensors whose memory another one of them has, too."""
+    found: set[int] = set()
+    device, end, last = "", 0, 0
+    for (on, start, stop), i in sorted((span(t), i) for i, t in {
+            id(t): t for t in tensors
+            if isinstance(t, torch.Tensor) and not is_sharded(t) and t.numel()}.items()):
+        if on == device and start < end:
+            found |= {i, last}
+        if on != device or stop > end:
+            device, end, last = on, stop, i
+    return found
+
+
 def all_agree(ask: Callable[[], bool], group: Any) -> bool:
     """Whether the answer is true on every rank. If it raises on one, all raise."""
     every: list[Any] = [None] * _dtensor.dist.get_world_size(group)
     error, mine = None, ""
     try:
         mine = ask()
-    except _core.Error as failure:
+    except Exception as failure:
         error, mine = failure, str(failure)
     _dtensor.dist.all_gather_object(every, mine, group=group)
     for rank, answer in enumerate(every):
@@ -47,9 +68,10 @@ class Weights:
         self, live: dict[str, torch.Tensor], dtype: torch.dtype | None, is_module: bool,
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
-        copy_masters: bool = False, devices: set[torch.device] | None = None,
+        every: Iterable[Any] = (), copy_masters: bool = False, devices: set[torch.device] | None = None,
     ) -> None:
-        """`find` returns the current tensors, if they may have been replaced. `copy_masters`:
+        """`find` returns the current tensors, if they may have been replaced. `every` are all
+        tensors of the model: one that shares its memory may change with another. `copy_masters`:
         copies of float32 stay float32, and the library rounds them. `devices`: those that the
         library uses."""
         self.live, self._find = dict(live), find
@@ -82,9 +104,10 @@ class Weights:
         self._read = [live[name] for name in self.in_place]
         self._read_sharded = any(map(is_sharded, self._read))
         self._places = [(t.data_ptr(), t.numel(), t.dtype) for t in self._read_now()]
+        shared = overlapping(every)
         self._may_freeze = [(name, tensor) for name, tensor in live.items()
                             if skip_frozen and isinstance(tensor, torch.nn.Parameter)
-                            and not is_sharded(tensor)]
+                            and not is_sharded(tensor) and id(tensor) not in shared]
         self.take()
 
     def _local(self, name: str) -> torch.Tensor:

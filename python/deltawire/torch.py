@@ -24,7 +24,7 @@ import torch
 
 from . import _core, _devices
 from ._outcomes import OnError, Outcomes, wait_logged
-from ._weights import Weights, all_agree, is_sharded
+from ._weights import Weights, all_agree, is_sharded, span
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
 
@@ -181,14 +181,16 @@ class Publisher:
         if frozen not in ("detect", "never"):
             raise ValueError("frozen is 'detect' or 'never'")
 
+        is_module = isinstance(model, torch.nn.Module)
+        model = model if is_module else dict(model)
         find = Finder(model, prefix, names)
         if start_step is not None:
             start_step = operator.index(start_step)
-        is_module = isinstance(model, torch.nn.Module)
         live = find()
         devices = _devices.usable(_devices.gpus_of(live.values()), baseline, options)
         self._weights = Weights(live, dtype, is_module, find if is_module else None,
                                 optimizer, frozen == "detect",
+                                model.parameters() if is_module else model.values(),
                                 bool(options.get("quantize_from_f32")), devices)
         self._every, self._steps = publish_every, start_step or 0
         arguments = self._weights.arguments(
@@ -196,24 +198,38 @@ class Publisher:
         self._is_one_of_several = arguments.get("n_ranks", 1) > 1
         options = {"step": start_step, "baseline": baseline or "device"} | options
         _devices.wait_for(devices)  # for whatever wrote the weights
-        self._native = _core.Publisher(url, **arguments, **options)
+        is_current = self._open(url, arguments, options, group)
         self._outcomes = Outcomes(self._native, on_error)
-        self._when_busy = options.get("when_busy", "wait")
+        self._when_busy = "wait" if self._is_one_of_several else options.get("when_busy", "wait")
         self._hooks = []
         self._is_open = False  # or hooks of one that was interrupted here would publish
         if optimizer is not None:
             self._hooks = [optimizer.register_step_pre_hook(self._before_step),
                            optimizer.register_step_post_hook(self._after_step)]
-        if "shards" in arguments and options.get("publish_changed", True):
-            self._publish_changed(group, options)
-        self._is_open = True
-
-    def _publish_changed(self, group: Any, options: dict[str, Any]) -> None:
-        """Ranks publish together if the part of any of them differs from the stream."""
-        if not all_agree(self._native.is_current, group):
+        if not is_current:
             step = self._steps if options["step"] is None else options["step"]
             self.publish(step=step, notes=options.get("notes"))
             self.wait()
+        self._is_open = True
+
+    def _open(self, url: Any, arguments: dict[str, Any], options: dict[str, Any],
+              group: Any) -> bool:
+        """Opens the stream: on all ranks, or on none of them. Returns False if the weights are to
+        be published: ranks do that together if the part of any of them differs."""
+        def open_own() -> bool:
+            self._native = _core.Publisher(url, **arguments, **options)
+            return ("shards" not in arguments or not options.get("publish_changed", True)
+                    or self._native.is_current())
+
+        self._native = None
+        if "shards" not in arguments:
+            return open_own()
+        try:
+            return all_agree(open_own, group)
+        except Exception:
+            if self._native is not None:
+                self._native.close()
+            raise
 
     # ---- hooks ------------------------------------------------------------------------
 
@@ -222,7 +238,8 @@ class Publisher:
         for that by itself."""
         if not self._is_open:
             return
-        self._outcomes.check()
+        if not self._is_one_of_several:  # ranks would not raise at the same step
+            self._outcomes.check()
         if self._weights.host_reads:
             self._wait_captured()
 
@@ -271,10 +288,11 @@ class Publisher:
                 raise ValueError("ranks publish one step together: give `step`, a number that is "
                                  "the same on all of them, and goes up")
             step = self._steps
-        self._outcomes.check()
         self._wait_captured()  # a copy must not change before it was read
         self._wait_idle()
         frozen, seen = self._weights.take()
+        # after that, because it may be a collective call, and the others would wait for this rank
+        self._outcomes.check()
         ticket = self._native.publish(
             step=step, notes=notes, unchanged=frozen, files=files,
             cuda_streams=_devices.streams_of(self._weights.devices))
@@ -317,17 +335,10 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def _span(tensor: torch.Tensor) -> tuple[str, int, int]:
-    """The memory between a tensor's first and last element."""
-    n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    start = tensor.data_ptr()
-    return str(tensor.device), start, start + n * tensor.element_size()
-
-
 def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> None:
     """Refuses tensors of a state_dict that are not the model's own memory: what is written to a
     copy never reaches the model."""
-    own = sorted({_span(item) for module in model.modules()
+    own = sorted({span(item) for module in model.modules()
                   for table in (module._parameters, module._buffers, vars(module))
                   for item in table.values()
                   if isinstance(item, torch.Tensor) and not is_sharded(item) and item.numel()})
@@ -337,7 +348,7 @@ def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> No
     for name, tensor in found.items():
         if not tensor.numel():
             continue
-        device, start, end = _span(tensor)
+        device, start, end = span(tensor)
         i = bisect.bisect_right(own, (device, start, sys.maxsize)) - 1
         if i < 0 or own[i][0] != device or own[i][2] < end:
             raise ValueError(

@@ -164,6 +164,9 @@ static dw_status wait_for_coordinator(dw_publisher *p, uint64_t end, uint64_t *p
         return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                        "rank 0 of job '%s' did not open the stream in %" PRIu64 " s%s",
                        p->options.job, dw_rank_limit_ms(p) / 1000, used);
+    dw_status status = dw_rank_check_left(p, 0, err);
+    if (status != DW_OK)
+        return status;
     if (dw_job_cancelled(p, 0, 0) != 0)
         return dw_fail(err, DW_CANCELLED, dw_store_url(p->store),
                        "cancelled while waiting for rank 0");

@@ -439,7 +439,7 @@ static void do_job(dw_publisher *p)
     if (status == DW_IO) /* versions come first: the next one may have room */
         (void)dw_held_give_up_copy(&p->upkeep.held);
     if (status != DW_OK)
-        dw_ranks_say_failed(p, false, &error);
+        dw_ranks_say_failed(p, &error);
     pthread_mutex_lock(&p->lock);
     dw_job_finish(p, status, &error, &report);
     if (status != DW_OK || p->job.is_repeat)

@@ -142,8 +142,6 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     dw_status status = copy_options(p, options, err);
     if (status == DW_OK)
         status = dw_publisher_begin(p, tensors, n_tensors, err);
-    if (status != DW_OK)
-        dw_ranks_say_failed(p, true, err);
     p->version = p->commits.head.version;
     /* only this thread calls it: the others, which start now, do not see it */
     const dw_progress progress = p->options.progress;
@@ -158,10 +156,12 @@ dw_status dw_publisher_open(dw_publisher **out, dw_store *store, const dw_tensor
     p->options.as_bf16 = NULL;
     p->options.quantize = NULL;
     p->options.first_source = NULL;
-    if (status == DW_OK)
+    if (status == DW_OK) {
         *out = p;
-    else
+    } else {
+        dw_ranks_leave(p, err);
         dw_publisher_close(p);
+    }
     return status;
 }
 
@@ -174,6 +174,7 @@ void dw_publisher_close(dw_publisher *p)
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     dw_job_stop(p);
+    dw_ranks_leave(p, NULL);
     dw_upkeep_stop(p);
     dw_job_close(&p->job);
     dw_ranks_close(&p->ranks);

@@ -22,12 +22,16 @@
 #define STEP_DIGITS  15 /* below 2^53 */
 #define STEP_TO_TURN 2
 #define SIGNS_A_TURN 1000003 /* more than anybody repeats a step */
+#define LEAVE_MS     5000    /* then the store is away, and the others fail too */
 
 dw_status dw_ranks_open(dw_publisher *p, dw_error *err)
 {
     dw_ranks *r = &p->ranks;
     if (p->options.n_ranks == 1)
         return DW_OK;
+    char key[DW_KEY_TEXT];
+    dw_key_receipt(key, 0, p->options.rank); /* of an earlier start of the same job */
+    (void)dw_store_remove(p->store, key, NULL);
     r->met = dw_alloc_zeroed(p->options.n_ranks, sizeof *r->met);
     return r->met ? dw_random_id(r->process, err) : dw_fail_memory(err, NULL);
 }
@@ -94,7 +98,9 @@ static uint64_t version_of_turn(const dw_publisher *p)
 
 static void fill_receipt(dw_receipt_record *out, const dw_publisher *p)
 {
-    memcpy(out->stream, p->stream->record.stream, sizeof out->stream);
+    memset(out->stream, '0', sizeof out->stream - 1);
+    if (p->stream)
+        memcpy(out->stream, p->stream->record.stream, sizeof out->stream);
     memcpy(out->writer, p->commits.writer, sizeof out->writer);
     memcpy(out->process, p->ranks.process, sizeof out->process);
     out->version = version_of_turn(p);
@@ -147,14 +153,27 @@ dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
     return status;
 }
 
+static int is_over(void *end, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)bytes_done;
+    (void)bytes_total;
+    return dw_clock_ms() >= *(const uint64_t *)end;
+}
+
 static dw_status say(dw_publisher *p, dw_receipt_record *receipt, dw_error *err)
 {
     char key[DW_KEY_TEXT];
-    dw_key_receipt(key, p->commits.epoch, p->options.rank);
+    dw_key_receipt(key, receipt->epoch, p->options.rank);
     dw_writer bytes = {0};
     dw_status status = dw_receipt_record_write(&bytes, receipt, p->options.sign_key, err);
-    if (status == DW_OK)
+    if (status == DW_OK && receipt->says == DW_SAYS_LEFT) {
+        uint64_t end = dw_clock_ms() + LEAVE_MS;
+        const dw_source source = {.bytes = bytes.bytes, .n_bytes = bytes.n_bytes};
+        const dw_progress stop = {is_over, &end};
+        status = dw_store_put(p->store, key, &source, DW_PUT_REPLACE, &stop, err);
+    } else if (status == DW_OK) {
         status = dw_rank_put(p, key, &bytes, err);
+    }
     dw_writer_release(&bytes);
     return status;
 }
@@ -176,33 +195,69 @@ dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err)
     return say(p, &begun, err);
 }
 
-void dw_ranks_say_failed(dw_publisher *p, bool left, const dw_error *error)
+/* Before a rank takes part in an epoch, its receipts are of epoch 0, and of this writer.
+ */
+static dw_status name_job(char out[DW_ID_TEXT], const dw_publisher *p)
 {
-    /* what others heard from rank 0 they need not hear again from each other */
-    if (p->options.n_ranks == 1 || p->commits.epoch == 0 ||
-        (p->ranks.is_heard && p->options.rank != 0 && !left))
-        return;
+    uint8_t hash[DW_SHA256_BYTES];
+    dw_status status = dw_sha256_of(hash, p->options.job, strlen(p->options.job), NULL);
+    if (status == DW_OK)
+        dw_hex_encode(out, hash, (DW_ID_TEXT - 1) / 2);
+    return status;
+}
+
+static void say_why(dw_publisher *p, dw_receipt_says says, const dw_error *error)
+{
     char line[DW_ERROR_LINE_SIZE], reason[DW_ERROR_LINE_SIZE];
     dw_text_clean(reason, sizeof reason,
-                  p->ranks.reason[0] ? p->ranks.reason : dw_error_line(error, line));
-    dw_receipt_record failed = {.says = left ? DW_SAYS_LEFT : DW_SAYS_FAILED,
-                                .reason = reason};
-    fill_receipt(&failed, p);
-    (void)say(p, &failed, NULL); /* if it fails, they wait until their limit */
+                  p->ranks.reason[0] ? p->ranks.reason
+                  : error            ? dw_error_line(error, line)
+                                     : "its publisher was closed");
+    dw_text_clean(p->ranks.reason, sizeof p->ranks.reason, reason);
+    dw_receipt_record receipt = {.says = says, .reason = reason};
+    fill_receipt(&receipt, p);
+    if (receipt.epoch == 0 && name_job(receipt.writer, p) != DW_OK)
+        return;
+    (void)say(p, &receipt, NULL); /* if it fails, they wait until their limit */
+}
+
+void dw_ranks_say_failed(dw_publisher *p, const dw_error *error)
+{
+    /* what others heard from rank 0 they need not hear again from each other */
+    if (p->options.n_ranks > 1 && (!p->ranks.is_heard || p->options.rank == 0))
+        say_why(p, DW_SAYS_FAILED, error);
+}
+
+void dw_ranks_leave(dw_publisher *p, const dw_error *error)
+{
+    if (!p->ranks.process[0] || p->ranks.has_left)
+        return;
+    p->ranks.has_left = true;
+    /* what is not there yet, or is away, must stay as it is */
+    if (p->commits.epoch == 0 && error && error->code == DW_UNAVAILABLE)
+        return;
+    if (!error) /* later than all that it took part in */
+        p->ranks.attempt++;
+    say_why(p, DW_SAYS_LEFT, error);
 }
 
 /* ---- what the others say ---- */
+
+static bool is_own_signer(const dw_publisher *p, const void *bytes, size_t n_bytes)
+{
+    uint8_t own[DW_PUBLIC_KEY_BYTES], key[DW_PUBLIC_KEY_BYTES];
+    dw_sign_key_public(p->options.sign_key, own);
+    return dw_record_signer(key, bytes, n_bytes) && memcmp(key, own, sizeof own) == 0;
+}
 
 /* The signature of a commit covers what the other ranks say. */
 dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
                                dw_error *err)
 {
     const char *url = dw_store_url(p->store);
-    uint8_t own[DW_PUBLIC_KEY_BYTES], key[DW_PUBLIC_KEY_BYTES];
     if (p->stream->n_trust > 0 || !p->options.sign_key)
         return dw_stream_check_signer(p->stream, bytes, n_bytes, url, err);
-    dw_sign_key_public(p->options.sign_key, own);
-    if (dw_record_signer(key, bytes, n_bytes) && memcmp(key, own, sizeof own) == 0)
+    if (is_own_signer(p, bytes, n_bytes))
         return DW_OK;
     return dw_fail(err, DW_UNTRUSTED, url,
                    "a record of another rank is not signed by the key of this one: give "
@@ -240,6 +295,35 @@ static dw_status read_receipt(dw_receipt_record *out, dw_publisher *p, uint32_t 
                          key);
     if (status != DW_OK)
         dw_receipt_record_release(out);
+    return status;
+}
+
+static dw_status fail_left(dw_publisher *p, uint32_t rank, const char *reason,
+                           dw_error *err)
+{
+    return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
+                   "rank %" PRIu32 " has left (%.600s): start all ranks again", rank,
+                   reason);
+}
+
+dw_status dw_rank_check_left(dw_publisher *p, uint32_t rank, dw_error *err)
+{
+    char key[DW_KEY_TEXT], job[DW_ID_TEXT];
+    dw_writer bytes;
+    dw_receipt_record r = {0};
+    dw_key_receipt(key, 0, rank);
+    bool is_there = name_job(job, p) == DW_OK &&
+                    dw_record_fetch(&bytes, p->store, key, NULL) == DW_OK;
+    if (!is_there)
+        return DW_OK;
+    is_there =
+        (!p->options.sign_key || is_own_signer(p, bytes.bytes, bytes.n_bytes)) &&
+        dw_receipt_record_parse(&r, bytes.bytes, bytes.n_bytes, key, NULL) == DW_OK;
+    dw_status status = is_there && r.says == DW_SAYS_LEFT && strcmp(r.writer, job) == 0
+                           ? fail_left(p, rank, r.reason, err)
+                           : DW_OK;
+    dw_receipt_record_release(&r);
+    dw_writer_release(&bytes);
     return status;
 }
 
@@ -293,10 +377,9 @@ static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r
                        " of job '%s': stop all ranks, and start them with another `job`",
                        rank, p->options.job);
     if (r->says == DW_SAYS_LEFT)
-        return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
-                       "rank %" PRIu32
-                       " could not open the stream (%.600s): start all ranks again",
-                       rank, r->reason);
+        return p->ranks.turn != DW_TURN_MEET && is_superseded(p)
+                   ? dw_commit_fail_fenced(p, "it claimed the next epoch", err)
+                   : fail_left(p, rank, r->reason, err);
     if (order > 0)
         return dw_rank_fail_ahead(p, rank, r->turn, r->attempt, err);
     if (order < 0)
@@ -339,6 +422,9 @@ static dw_status look_at(waiting *w, uint32_t rank, dw_error *err)
     if (status != DW_OK && status != DW_NOT_FOUND)
         return status;
     const bool is_there = status == DW_OK;
+    if (!is_there && w->p->ranks.turn == DW_TURN_MEET &&
+        (status = dw_rank_check_left(w->p, rank, err)) != DW_OK)
+        return status;
     const uint64_t turn = receipt.turn, attempt = receipt.attempt;
     status = w->look(w->context, rank, is_there ? &receipt : NULL, err);
     if (status == DW_NOT_FOUND && is_there) {
@@ -685,8 +771,8 @@ static dw_status take_answer(void *context, uint32_t rank, dw_receipt_record *re
 {
     (void)rank;
     dw_publisher *p = context;
-    if (receipt && receipt->says != DW_SAYS_LEFT &&
-        (receipt->says == DW_SAYS_PART || receipt->turn > DW_TURN_MEET))
+    if (receipt && (receipt->says == DW_SAYS_PART ||
+                    dw_rank_compare(p, receipt->turn, receipt->attempt) > 0))
         return check_own(p, NULL, err);
     return is_superseded(p) ? DW_STALE : DW_NOT_FOUND;
 }

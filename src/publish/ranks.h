@@ -23,6 +23,7 @@ typedef struct dw_ranks {
     uint64_t turn;
     uint64_t attempt;        /* how often this rank has begun the turn */
     uint64_t committed;      /* the turn of this job's newest version; 0: none */
+    bool has_left;           /* said that it takes no turn any more */
     bool is_heard;           /* another rank ended this turn */
     char reason[400];        /* ... and why; or "" */
     char (*met)[DW_ID_TEXT]; /* [n_ranks] rank 0: their processes */
@@ -40,8 +41,13 @@ dw_status dw_ranks_meet(dw_publisher *p, dw_error *err);
 void dw_ranks_begin(dw_publisher *p, uint64_t turn);
 /* Rank 0 tells the others in which turn it is. */
 dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err);
-/* Tells the others that this rank failed in its turn, as ERROR says; LEFT: for good. */
-void dw_ranks_say_failed(dw_publisher *p, bool left, const dw_error *error);
+/* Tells the others that this rank failed in its turn, as ERROR says. */
+void dw_ranks_say_failed(dw_publisher *p, const dw_error *error);
+/* Tells the others that this rank takes no turn any more: ERROR kept it from opening the
+ * stream or, if that is NULL, it is closed. Takes at most a few seconds. */
+void dw_ranks_leave(dw_publisher *p, const dw_error *error);
+/* DW_UNAVAILABLE if RANK of this job left before it took part in an epoch. */
+dw_status dw_rank_check_left(dw_publisher *p, uint32_t rank, dw_error *err);
 
 /* Draws an id for the objects of a rank. In one turn the ids of all ranks begin with the
  * same digits, which shows that the objects belong together. */

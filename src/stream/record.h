@@ -217,7 +217,7 @@ typedef enum dw_receipt_says {
     DW_SAYS_PART,   /* its part is there */
     DW_SAYS_BEGUN,  /* it has begun */
     DW_SAYS_FAILED, /* it failed, and goes on to another turn */
-    DW_SAYS_LEFT,   /* it failed, and takes no turn any more */
+    DW_SAYS_LEFT,   /* it takes no turn any more */
 } dw_receipt_says;
 
 typedef struct dw_receipt_record {

@@ -3,6 +3,7 @@ in one argument. A job has one process for each rank, forked from this one, whic
 everything. The last line in DIRECTORY/FIRST-JOB/said has their exit statuses."""
 import collections
 import os
+import resource
 import signal
 import sys
 
@@ -240,9 +241,51 @@ def quantised_resume():
     simple(publish, quantize="fp8-block", quantize_also=["*"])
 
 
+def refuse():
+    """One rank raises, and the other does not. Nobody waits for the limit, which is long."""
+    model = {"columns": distribute_tensor(
+        torch.arange(1.0, 256 * 512 + 1).reshape(256, 512), init_device_mesh("cpu", (ranks,)),
+        [Shard(1)])}
+    objects, failures = f"{truth}/stream/objects", []
+
+    def on_error(error):
+        failures.append(error)
+        if rank == 1:
+            raise error
+
+    def say(what, call):
+        try:
+            print("rank", rank, what, call(), file=said)
+        except dw.Error as error:
+            print("rank", rank, what, type(error).__name__, error, file=said)
+
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=1200, on_error=on_error)
+    keep(publisher, model, 0)
+    dist.barrier()
+    if rank == 0:  # a file replaces the directory
+        os.rename(objects, objects + "-away")
+        open(objects, "w").close()
+    dist.barrier()
+    change(model)
+    publisher.publish(step=1)
+    publisher.native.idle(None)
+    dist.barrier()
+    if rank == 0:
+        os.unlink(objects)
+        os.rename(objects + "-away", objects)
+    dist.barrier()
+    change(model)
+    say("publish", lambda: (publisher.publish(step=2), publisher.wait()))
+    assert len(failures) == 1, failures
+    say("close", publisher.close)
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))
+    say("open", lambda: deltawire.torch.Publisher(model, url=url, rank_timeout=1200))
+
+
 WORK = {"fp8-block": quantised("fp8-block"), "int8-row": quantised("int8-row"),
         "quantised_die": quantised_die, "quantised_resume": quantised_resume, "train": train, "layouts": layouts, "die": lambda: die(False),
-        "die_amid": lambda: die(True), "resume": resume}
+        "die_amid": lambda: die(True), "resume": resume, "refuse": refuse}
 
 
 def run_rank(job):

@@ -24,7 +24,7 @@ def ran(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4",
          "die,resume:2", "die_amid,resume:2", "fp8-block:2", "int8-row:2",
-         "quantised_die,quantised_resume:2"], capture_output=True, text=True, timeout=1200,
+         "quantised_die,quantised_resume:2", "refuse:2"], capture_output=True, text=True, timeout=1200,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
     def of(job):
@@ -79,6 +79,17 @@ def test_a_rank_is_killed_and_the_job_starts_again(ran, job):
     newest, stream = check(folder, only=[0, 1, head + 1, head + 2])
     assert newest == head + 2
     assert stream.version(head + 1).state == stream.version(0).state  # discarded weights are gone
+
+
+def test_ranks_that_raise_do_not_keep_others_waiting(ran):
+    folder, said, trouble = ran("refuse")
+    assert said[-1] == "statuses 0 0", (said, trouble)
+    for wanted in ["rank 1 publish .*this key needs a directory",
+                   "rank 0 publish Unavailable .*rank 1 has left .*this key needs a directory",
+                   "rank 1 open .*File too large",
+                   "rank 0 open Unavailable .*rank 1 (failed|has left) .*File too large"]:
+        assert any(re.search(wanted, line) for line in said), (wanted, said)
+    assert check(folder, only=[0])[0] == 0
 
 
 @pytest.mark.parametrize("scheme", ["fp8-block", "int8-row"])

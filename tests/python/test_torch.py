@@ -130,6 +130,29 @@ def test_what_is_frozen_is_not_read_again(url, dtype):
         assert publisher.wait(publisher.publish()).n_changed == 16 * 16
 
 
+def rows_of(whole):
+    return torch.nn.Parameter(whole.data[:5])
+
+
+@pytest.mark.parametrize("other", [lambda whole: torch.nn.Parameter(whole.data), rows_of])
+@pytest.mark.parametrize("is_module", [True, False])
+def test_frozen_weights_that_change_through_another_parameter(url, other, is_module):
+    model = torch.nn.Module()
+    model.a = torch.nn.Parameter(torch.zeros(16, 16, dtype=torch.bfloat16), requires_grad=False)
+    model.b = other(model.a)  # the same memory, but a version of its own
+    given = model if is_module else dict(model.named_parameters())
+    with deltawire.torch.Publisher(given, url=url) as publisher:
+        publisher.wait(publisher.publish())
+        with torch.no_grad():
+            model.b.add_(1)
+        publisher.wait(publisher.publish())
+    found = {name: torch.zeros(shape, dtype=torch.bfloat16)
+             for name, (_, shape) in dw.Stream(url).tensors.items()}
+    with dw.Follower(url, tensors=found) as follower:
+        follower.sync()
+    assert torch.equal(found["a"], model.a)
+
+
 def test_what_leaves_no_trace_is_published(url, monkeypatch):
     def write(parameter):
         version = parameter._version

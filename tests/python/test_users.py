@@ -89,15 +89,18 @@ class World:
             self.log.append("a signal")
             before = signal.signal(signal.SIGALRM, signal.default_int_handler)
             try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, self.dice.randrange(1, 40) * 1e-4)
-                    call()
-                finally:  # the signal may come up to the end of this call
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, self.dice.randrange(1, 40) * 1e-4)
+                call()
             except KeyboardInterrupt:
                 pass
             finally:
-                signal.signal(signal.SIGALRM, before)
+                while True:  # the one signal may come up to the end of these calls
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                        signal.signal(signal.SIGALRM, before)
+                        break
+                    except KeyboardInterrupt:
+                        pass
 
     def publish(self):
         """A handle may refuse a changed model, and says so; then a new one is made."""

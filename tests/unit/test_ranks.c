@@ -710,6 +710,100 @@ static void test_wrong_model(void **state)
     kit_free(&k);
 }
 
+static void *publish_and_close(void *context)
+{
+    rank *r = context;
+    publish_rank(r);
+    dw_publisher_close(r->p);
+    r->p = NULL;
+    return NULL;
+}
+
+/* If a rank is closed, the others hear it at once: their limit is long. What it had taken
+ * part in is a version on all ranks. */
+static void test_closed_rank(void **state)
+{
+    (void)state;
+    for (size_t gone = 0; gone < 3; gone++) {
+        kit k;
+        kit_make(&k);
+        dw_store *store = kit_mem_store();
+        job j;
+        make_job(&j, &k, store, 3, false);
+        open_all(&j);
+        kit_step(&k, 20);
+        publish_all(&j, 1);
+        dw_publisher_close(j.ranks[gone].p);
+        j.ranks[gone].p = NULL;
+        for (size_t i = 0; i < 3; i++)
+            strcpy(j.ranks[i].step, "999");
+        run_ranks(&j, publish_rank, ALL & ~(1u << gone));
+        for (size_t i = 0; i < 3; i++) {
+            if (i == gone)
+                continue;
+            assert_int_equal(j.ranks[i].status, DW_UNAVAILABLE);
+            assert_non_null(strstr(j.ranks[i].error.text, "its publisher was closed"));
+        }
+        free_job(&j);
+        for (uint64_t version = 2; version < 5; version++) {
+            make_job(&j, &k, store, 3, false);
+            open_all(&j);
+            kit_step(&k, 20);
+            const size_t attempt = kit_keep(&k);
+            load(&j);
+            for (size_t i = 0; i < 3; i++)
+                snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+            run_ranks(&j, publish_and_close, ALL);
+            for (size_t i = 0; i < 3; i++)
+                assert_ok(j.ranks[i].status, &j.ranks[i].error);
+            k.reported[attempt] = version + 1;
+            free_job(&j);
+        }
+        kit_check_stream(&k, store, NULL);
+        dw_store_close(store);
+        kit_free(&k);
+    }
+}
+
+/* A rank that fails before it takes part in an epoch: the others hear why, at once. */
+static void test_failed_start(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    job j;
+    dw_tensor wrong[KIT_TENSORS];
+    memcpy(wrong, k.tensors, sizeof wrong);
+    wrong[0].name = "__metadata__";
+    const uint8_t keys[1][DW_PUBLIC_KEY_BYTES] = {{7}};
+    static const dw_status codes[] = {DW_INVALID, DW_MISMATCH, DW_UNTRUSTED};
+    static const char *const says[] = {"__metadata__", "another", "signed"};
+    for (size_t i = 0; i < 3; i++) {
+        const size_t who = i < 2 ? 0 : 1;
+        make_job(&j, &k, store, 3, false);
+        if (who == 0)
+            j.ranks[0].tensors = wrong;
+        else
+            j.ranks[1].options.trust = (dw_trust){keys, 1, NULL};
+        run_ranks(&j, open_rank, ALL);
+        for (size_t r = 0; r < 3; r++) {
+            assert_int_equal(j.ranks[r].status, r == who ? codes[i] : DW_UNAVAILABLE);
+            assert_non_null(strstr(j.ranks[r].error.text, says[i]));
+        }
+        free_job(&j);
+        wrong[0].name = "another";
+        make_job(&j, &k, store, 3, false);
+        open_all(&j);
+        kit_step(&k, 20);
+        publish_all(&j, i + 1);
+        free_job(&j);
+    }
+    kit_check_stream(&k, store, NULL);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 /* Every call of one of the ranks fails in turn; rounds go on until one succeeds. */
 static void test_faults(void **state)
 {
@@ -762,6 +856,7 @@ int main(void)
         cmocka_unit_test(test_late_commit), cmocka_unit_test(test_unsigned_receipt),
         cmocka_unit_test(test_faults),      cmocka_unit_test(test_step_again),
         cmocka_unit_test(test_taken_over),  cmocka_unit_test(test_late_commit_idle),
+        cmocka_unit_test(test_closed_rank), cmocka_unit_test(test_failed_start),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
