@@ -8,7 +8,7 @@
 #include "follow/follower.h"
 #include "measure.h"
 #include "sync_bench.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 #include "workload.h"
 #include "inner.h"
 
@@ -92,7 +92,7 @@ void sync_memory_follow(char **args)
     sync_check(dw_follower_stage(follower, 1, &staged, NULL, &err), &err);
     double seconds = bench_seconds() - start;
     uint64_t list =
-        follower->weights->now->patch ? dw_patch_bytes(follower->weights->now->patch) : 0;
+        follower->weights->patch ? dw_patch_bytes(follower->weights->patch) : 0;
     sync_check(dw_follower_apply(follower, &err), &err);
     sync_check(dw_follower_finish(follower, &err), &err);
     uint64_t following = bench_peak_stop(peak);

@@ -8,9 +8,10 @@
 #     python/src      its own, and those interfaces
 #     examples        its own
 #
-# weights/replica.h, the inside of weights, is only for src/weights and bench. Public
-# headers may be included anywhere, and src/inner.h anywhere but in examples. A folder of src that is not in the list is refused
-# too, so that a new layer must be added to it.
+# weights/target_inside.h, the inside of a target, is only for src/weights and bench.
+# Public headers may be included anywhere, and src/inner.h anywhere but in examples. A
+# folder of src that is not in the list is refused too, so that a new layer must be added
+# to it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -40,7 +41,7 @@ cd "$(dirname "$0")/.."
         if (header[1] == "deltawire") return 1
         if (name == "inner.h") return file[1] != "examples"
         if (!quoted && !(header[1] in rank)) return 1 # of the system
-        if (name == "weights/replica.h" && file[1] == "src" && file[2] != "weights") return 0
+        if (name == "weights/target_inside.h" && file[1] == "src" && file[2] != "weights") return 0
         if (header[2] == "") return file[1] == "src" || is_beside(file[1], name)
         if (!(header[1] in rank)) return 0
         if (file[1] == "src") return file[2] in rank && rank[header[1]] <= rank[file[2]]

@@ -150,15 +150,11 @@ DW_API dw_status dw_follower_apply(dw_follower *follower, dw_error *err);
 /* How far the weights are on their way to the next version. */
 typedef enum dw_update_state {
     DW_UPDATE_NONE,     /* nothing is staged */
+    DW_UPDATE_FILLED,   /* an empty target was filled while it was staged: the weights are
+                           that version, and only finish is left */
     DW_UPDATE_STAGED,   /* the patch is written; the next stage drops it */
-    DW_UPDATE_NAMED,    /* the patch file has its name, which may not be durable yet.
-                           From here there is only forward: prepare, or apply */
-    DW_UPDATE_PREPARED, /* it is durable, and the pages to store to are present */
+    DW_UPDATE_PREPARED, /* the patch file has its name: there is only forward */
     DW_UPDATE_APPLIED,  /* the stores are done: finish is left */
-    DW_UPDATE_SYNCED,   /* they are durable and proven, and the patch file is removed; the
-                           record still names two versions: finish is left */
-    DW_UPDATE_FILLED,   /* an empty target was filled while it was staged: only finish is
-                           left */
 } dw_update_state;
 
 /* Where the update is. Only the follower knows that, also after a call that failed or was

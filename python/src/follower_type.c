@@ -332,9 +332,10 @@ static PyObject *get_update_state(PyObject *object, void *unused)
 {
     (void)unused;
     static const char *const names[] = {
-        [DW_UPDATE_STAGED] = "staged",     [DW_UPDATE_NAMED] = "prepared",
-        [DW_UPDATE_PREPARED] = "prepared", [DW_UPDATE_APPLIED] = "applied",
-        [DW_UPDATE_SYNCED] = "applied",    [DW_UPDATE_FILLED] = "filled",
+        [DW_UPDATE_FILLED] = "filled",
+        [DW_UPDATE_STAGED] = "staged",
+        [DW_UPDATE_PREPARED] = "prepared",
+        [DW_UPDATE_APPLIED] = "applied",
     };
     const follower_object *self = (follower_object *)object;
     if (!dwpy_guard_check(&self->guard))

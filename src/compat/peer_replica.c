@@ -15,9 +15,9 @@
 
 /* Whether the record of the weights is damaged. These formats have no digest that
  * identifies a version, so the weights are fetched again. */
-static bool is_unknown(const dw_weights *w)
+static bool is_unknown(const dw_target *w)
 {
-    return dw_weights_record(w) == DW_RECORD_DAMAGED && dw_weights_is_unknown(w);
+    return dw_target_record(w) == DW_RECORD_DAMAGED && dw_target_is_unknown(w);
 }
 
 static dw_status open_weights(dw_peer_replica *r, dw_error *err)
@@ -31,19 +31,19 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
     options.into = r->into;
     options.n_threads = r->n_threads;
     dw_status status =
-        dw_weights_open_dir(&r->weights, table, n, NULL, &options, false, err);
+        dw_target_open_dir(&r->weights, table, n, NULL, &options, false, err);
     if (status == DW_OK && is_unknown(r->weights)) {
-        status = dw_weights_empty_dir(r->into, err);
-        dw_weights_close(r->weights);
+        status = dw_target_empty_dir(r->into, err);
+        dw_target_close(r->weights);
         r->weights = NULL;
         if (status == DW_OK)
             status =
-                dw_weights_open_dir(&r->weights, table, n, NULL, &options, false, err);
+                dw_target_open_dir(&r->weights, table, n, NULL, &options, false, err);
     }
     if (status != DW_OK)
         return status;
-    const dw_position *at = dw_weights_at(r->weights);
-    if (dw_weights_is_unknown(r->weights))
+    const dw_position *at = dw_target_at(r->weights);
+    if (dw_target_is_unknown(r->weights))
         return dw_fail(err, DW_CONFLICT, r->into,
                        "it holds weights, and no record of which version they are. Name "
                        "an empty directory, or remove them");
@@ -52,13 +52,13 @@ static dw_status open_weights(dw_peer_replica *r, dw_error *err)
                        "the weights are version %" PRIu64 " of another stream, not of "
                        "this %s one. Name another directory",
                        at->version, dw_peer_format_name(r->peer->format));
-    status = dw_weights_accept(r->weights, err);
-    return status == DW_OK ? dw_weights_forget_next(r->weights, err) : status;
+    status = dw_target_accept(r->weights, err);
+    return status == DW_OK ? dw_target_forget_next(r->weights, err) : status;
 }
 
 static void forget_weights(dw_peer_replica *r)
 {
-    dw_weights_close(r->weights);
+    dw_target_close(r->weights);
     r->weights = NULL;
     dw_patch_free(r->table);
     r->table = NULL;
@@ -82,7 +82,7 @@ static dw_status open_dir(dw_peer_replica *r, dw_error *err)
 {
     dw_checkpoint *ckpt;
     dw_error fault = {0};
-    dw_status status = dw_weights_make_dir(r->into, err);
+    dw_status status = dw_target_make_dir(r->into, err);
     if (status != DW_OK)
         return status;
     status = dw_checkpoint_open(&ckpt, r->into, DW_CHECKPOINT_READ, &fault);
@@ -147,20 +147,20 @@ void dw_peer_replica_close(dw_peer_replica *r)
 
 uint64_t dw_peer_replica_version(const dw_peer_replica *r)
 {
-    return r->weights && !r->lost ? dw_weights_at(r->weights)->version : DW_NO_VERSION;
+    return r->weights && !r->lost ? dw_target_at(r->weights)->version : DW_NO_VERSION;
 }
 
 const dw_tensor *dw_peer_replica_tensors(const dw_peer_replica *r, size_t *n_tensors)
 {
     *n_tensors = 0;
     return dw_peer_replica_version(r) != DW_NO_VERSION
-               ? dw_weights_tensors(r->weights, n_tensors)
+               ? dw_target_tensors(r->weights, n_tensors)
                : NULL;
 }
 
 dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 {
-    return dw_peer_replica_version(r) != DW_NO_VERSION ? dw_weights_at(r->weights)->state
+    return dw_peer_replica_version(r) != DW_NO_VERSION ? dw_target_at(r->weights)->state
                                                        : 0;
 }
 
@@ -169,34 +169,34 @@ dw_digest dw_peer_replica_state(const dw_peer_replica *r)
 /* Finishes the prepared step. */
 static dw_status finish(dw_peer_replica *r, dw_error *err)
 {
-    if (!r->weights || dw_weights_update(r->weights) <= DW_UPDATE_STAGED)
+    if (!r->weights || dw_target_update(r->weights) <= DW_UPDATE_STAGED)
         return DW_OK;
-    dw_status status = dw_weights_apply(r->weights, err);
-    return status == DW_OK ? dw_weights_finish(r->weights, false, err) : status;
+    dw_status status = dw_target_apply(r->weights, err);
+    return status == DW_OK ? dw_target_finish(r->weights, false, err) : status;
 }
 
 static dw_status apply(dw_peer_replica *r, dw_status status, bool sweep, dw_error *err)
 {
     if (status == DW_OK)
-        status = dw_weights_apply(r->weights, err);
-    return status == DW_OK ? dw_weights_finish(r->weights, sweep, err) : status;
+        status = dw_target_apply(r->weights, err);
+    return status == DW_OK ? dw_target_finish(r->weights, sweep, err) : status;
 }
 
 /* Applies the step to the weights. */
 static dw_status do_step(dw_peer_replica *r, const dw_peer_step *s, dw_error *err)
 {
-    dw_weights *w = r->weights;
-    const dw_position *at = dw_weights_at(w);
+    dw_target *w = r->weights;
+    const dw_position *at = dw_target_at(w);
     if (at->version == DW_NO_VERSION)
-        return dw_weights_fill(w, &s->position, dw_fill_from_tensors, s->tensors, err);
+        return dw_target_fill(w, &s->position, dw_fill_from_tensors, s->tensors, err);
     if (at->state == s->position.state)
-        return dw_weights_adopt(w, &s->position, err); /* nothing changed */
+        return dw_target_adopt(w, &s->position, err); /* nothing changed */
     return s->tensors
-               ? apply(r, dw_weights_stage_copy(w, &s->position, s->tensors, NULL, err),
+               ? apply(r, dw_target_stage_copy(w, &s->position, s->tensors, NULL, err),
                        true, err)
                : apply(
                      r,
-                     dw_weights_stage(w, &s->position, &s->objects, s->deltas, NULL, err),
+                     dw_target_stage(w, &s->position, &s->objects, s->deltas, NULL, err),
                      false, err);
 }
 
@@ -208,8 +208,8 @@ static dw_status take(dw_peer_replica *r, const dw_peer_record *record,
     const bool is_empty = dw_peer_replica_version(r) == DW_NO_VERSION;
     dw_peer_start now = {0};
     if (!is_empty) {
-        now.tensors = dw_weights_tensors(r->weights, &now.n_tensors);
-        now.digests = dw_weights_digests(r->weights);
+        now.tensors = dw_target_tensors(r->weights, &now.n_tensors);
+        now.digests = dw_target_digests(r->weights);
     }
     dw_peer_step step;
     dw_status status =
@@ -252,21 +252,20 @@ static dw_status fill_base(dw_peer_replica *r, uint64_t version, dw_error *err)
         status = learn_model(r, tensors, n, err);
     size_t n_here = n;
     if (!is_empty)
-        dw_weights_tensors(r->weights, &n_here);
+        dw_target_tensors(r->weights, &n_here);
     if (status == DW_OK && n != n_here)
         status = dw_fail(err, DW_MISMATCH, r->base,
                          "it has %zu tensors, the weights here have %zu: it is another "
                          "model",
                          n, n_here);
     if (status == DW_OK && is_empty)
-        status = dw_weights_fill(r->weights, &position, dw_fill_from_tensors,
-                                 (void *)(uintptr_t)tensors, err);
-    else if (status == DW_OK && dw_weights_at(r->weights)->state == position.state)
-        status = dw_weights_adopt(r->weights, &position, err);
+        status = dw_target_fill(r->weights, &position, dw_fill_from_tensors,
+                                (void *)(uintptr_t)tensors, err);
+    else if (status == DW_OK && dw_target_at(r->weights)->state == position.state)
+        status = dw_target_adopt(r->weights, &position, err);
     else if (status == DW_OK)
-        status =
-            apply(r, dw_weights_stage_copy(r->weights, &position, tensors, NULL, err),
-                  true, err);
+        status = apply(r, dw_target_stage_copy(r->weights, &position, tensors, NULL, err),
+                       true, err);
     dw_free(digests);
     dw_checkpoint_close(ckpt);
     return status;
@@ -296,7 +295,7 @@ static dw_status follow_route(dw_peer_replica *r, const dw_peer_route *route,
 static dw_status check_files(dw_peer_replica *r, dw_error *err)
 {
     if (r->lost) {
-        dw_status status = r->weights ? dw_weights_drop_shrunk(r->weights, err) : DW_OK;
+        dw_status status = r->weights ? dw_target_drop_shrunk(r->weights, err) : DW_OK;
         if (status != DW_OK)
             return status;
         forget_weights(r);
@@ -304,10 +303,10 @@ static dw_status check_files(dw_peer_replica *r, dw_error *err)
         r->lost = status != DW_OK;
         return status;
     }
-    dw_status status = r->weights ? dw_weights_check_files(r->weights, err) : DW_OK;
+    dw_status status = r->weights ? dw_target_check_files(r->weights, err) : DW_OK;
     r->lost = status != DW_OK;
     if (r->lost)
-        dw_weights_stop_readers(r->weights);
+        dw_target_stop_readers(r->weights);
     return status;
 }
 

@@ -8,7 +8,7 @@
 
 #include "codec/patch.h"
 #include "compat/step.h"
-#include "weights/weights.h"
+#include "weights/target.h"
 
 struct dw_peer_replica {
     dw_peer *peer;
@@ -16,9 +16,9 @@ struct dw_peer_replica {
     char *base;
     unsigned n_threads;
 
-    dw_patch *table;     /* names and shapes that the weights borrow */
-    dw_weights *weights; /* NULL while the model is not known */
-    bool lost;           /* its files were replaced: the next sync opens them again */
+    dw_patch *table;    /* names and shapes that the weights borrow */
+    dw_target *weights; /* NULL while the model is not known */
+    bool lost;          /* its files were replaced: the next sync opens them again */
     dw_peer_sync_report report; /* of the current sync */
 };
 

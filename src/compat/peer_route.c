@@ -56,9 +56,9 @@ static dw_status check_history(const dw_peer_replica *replica, dw_error *err)
     const dw_peer_record *r;
     dw_error fault = {0};
     if (!replica->weights ||
-        !dw_peer_has(replica->peer, dw_weights_at(replica->weights)->version, NULL))
+        !dw_peer_has(replica->peer, dw_target_at(replica->weights)->version, NULL))
         return DW_OK;
-    const dw_position *at = dw_weights_at(replica->weights);
+    const dw_position *at = dw_target_at(replica->weights);
     dw_status status = dw_peer_record_get(replica->peer, at->version, &r, &fault);
     if (status != DW_OK && !dw_stream_passes_over(status)) {
         if (err)
@@ -126,7 +126,7 @@ dw_status dw_peer_route_find(dw_peer_route *out, dw_peer_replica *replica, uint6
         return status;
     size_t n_here = 0;
     if (replica->weights)
-        dw_weights_tensors(replica->weights, &n_here);
+        dw_target_tensors(replica->weights, &n_here);
     if (n_here > n_full)
         n_full = n_here;
     if (p->n_versions == 0)

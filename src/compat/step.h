@@ -31,7 +31,7 @@ typedef struct dw_peer_step {
     uint64_t n_tensors; /* in the version */
     uint64_t n_heap;    /* its bytes in memory */
 
-    /* a delta: objects as for dw_weights_stage */
+    /* a delta: objects as for dw_target_stage */
     dw_objects objects;
     dw_blob *deltas; /* [objects.n] */
 

@@ -180,6 +180,14 @@ static dw_status fetch_and_stage(step *s, uint64_t goal, const dw_progress *prog
     return status;
 }
 
+/* Whether an earlier call of this step did its stores. */
+static bool is_applied(const dw_rollout *r)
+{
+    dw_update update;
+    dw_follower_update(r->follower, &update);
+    return update.state == DW_UPDATE_APPLIED;
+}
+
 static void ask_version(dw_host_engine *e, void *context)
 {
     const step *s = context;
@@ -190,7 +198,7 @@ static void ask_version(dw_host_engine *e, void *context)
     /* an earlier call of this step updated it: it need not pause again */
     const bool runs = e->state == DW_HOST_NEW || e->state == DW_HOST_RUNNING;
     const bool done =
-        s->rollout->applied && runs && dw_host_engine_serves(e, s->update.version);
+        is_applied(s->rollout) && runs && dw_host_engine_serves(e, s->update.version);
     e->part = done ? DW_PART_DONE : DW_PART_FULL;
 }
 
@@ -258,7 +266,6 @@ static dw_status apply(step *s, dw_error *err)
         dw_host_engines_resume(r, NULL);
         return status;
     }
-    r->applied = true;
     dw_handover_apply(&s->handover, r, &s->update);
     return DW_OK;
 }
@@ -305,10 +312,8 @@ static void stop_engines(step *s, const dw_error *err)
 static dw_status finish(step *s, dw_error *err)
 {
     dw_status status = finish_weights(s, err);
-    if (status == DW_OK) {
+    if (status == DW_OK)
         report_step(s);
-        s->rollout->applied = false;
-    }
     /* a conflict: the directory was replaced, maybe while an engine loaded it */
     if (status == DW_CORRUPT || status == DW_MISMATCH || status == DW_CONFLICT)
         stop_engines(s, err);
@@ -343,7 +348,6 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
     dw_status status = DW_OK;
     if (!dw_follower_staged(f, &s.report.version, NULL)) { /* else by an earlier call */
         r->from = dw_follower_version(f);
-        r->applied = false;
         announce(r, DW_PHASE_FETCH, goal);
         status = fetch_and_stage(&s, goal, progress, err);
         if (status == DW_OK && s.report.version == dw_follower_version(f)) {

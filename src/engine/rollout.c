@@ -35,7 +35,7 @@ static dw_status check_lock(const char *into, dw_error *err)
     int fd = open(into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return dw_fail_errno(err, into, "open the directory");
-    dw_status status = dw_weights_take_lock(fd, into, err);
+    dw_status status = dw_target_take_lock(fd, into, err);
     close(fd); /* this releases the lock */
     return status;
 }
@@ -56,7 +56,7 @@ static dw_status pause_for_recovery(dw_rollout *r, const char *into, unsigned n_
 {
     dw_status status = r->follower ? DW_OK : check_lock(into, err);
     if (status == DW_OK)
-        status = dw_weights_check_interrupted(into, n_threads, err);
+        status = dw_target_check_interrupted(into, n_threads, err);
     if (status != DW_OK)
         return is_damage(status) ? DW_OK : status;
     r->recovering = true;
@@ -87,8 +87,8 @@ static bool serve_recovered(dw_rollout *r, const dw_follow_options *follow)
     dw_handover handover;
     /* the follower may have failed at a later request to the store */
     const bool done =
-        r->all_stand && dw_weights_recover(follow, NULL) == DW_OK &&
-        dw_weights_recovered(&at, follow->into, NULL) == DW_OK &&
+        r->all_stand && dw_target_recover(follow, NULL) == DW_OK &&
+        dw_target_recovered(&at, follow->into, NULL) == DW_OK &&
         dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK;
     if (done) {
         r->recovering = false;
@@ -139,7 +139,7 @@ static void serve_what_is_there(dw_rollout *r, const dw_follow_options *follow,
     dw_engine_update update;
     if (check_lock(follow->into, NULL) != DW_OK)
         return; /* another process may have paused them */
-    bool is_whole = pending && dw_weights_check_whole(&at, follow->into,
+    bool is_whole = pending && dw_target_check_whole(&at, follow->into,
                                                       follow->n_threads, NULL) == DW_OK;
     r->recovering = r->recovering && !is_whole;
     dw_host_engines_each(r, release_engine, &is_whole);
@@ -147,7 +147,7 @@ static void serve_what_is_there(dw_rollout *r, const dw_follow_options *follow,
         return;
     if (!pending)
         is_whole =
-            dw_weights_check_whole(&at, follow->into, follow->n_threads, NULL) == DW_OK;
+            dw_target_check_whole(&at, follow->into, follow->n_threads, NULL) == DW_OK;
     if (is_whole &&
         dw_update_of_position(&update, &paths, &at, follow->into, NULL) == DW_OK)
         dw_host_engines_each(r, update_stuck, &update);

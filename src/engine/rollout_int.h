@@ -76,7 +76,6 @@ struct dw_rollout {
     dw_host_engine *engines;
     size_t n_engines;
     uint64_t from;   /* the version at which the current step began */
-    bool applied;    /* its stores are done */
     bool recovering; /* weights are half written: no engine that may read them in place is
                         resumed */
     bool all_stand;  /* and all that may read them are paused, or gone */

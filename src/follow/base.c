@@ -118,7 +118,7 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
 static dw_status prove(const dw_base *base, const dw_route_step *step, const char *path,
                        unsigned n_threads, dw_error *err)
 {
-    const dw_digest state = dw_weights_state(base->source);
+    const dw_digest state = dw_target_state(base->source);
     if (state != step->state)
         return dw_fail(err, DW_MISMATCH, path,
                        "the stream starts from %s with the state digest %016" PRIx64
@@ -126,7 +126,7 @@ static dw_status prove(const dw_base *base, const dw_route_step *step, const cha
                        step->base && *step->base ? step->base : "a checkpoint",
                        step->state, state);
     size_t n;
-    const dw_tensor *tensors = dw_weights_tensors(base->source, &n);
+    const dw_tensor *tensors = dw_target_tensors(base->source, &n);
     return step->has_base_sha256
                ? dw_base_hash_check(step->base_sha256, tensors, n, n_threads, path, err)
                : DW_OK;
@@ -145,14 +145,14 @@ dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_route_step *st
         return dw_fail(err, DW_MISMATCH, path,
                        "the checkpoint has %zu tensors, the stream's model %zu",
                        n_tensors, s->record.n_tensors);
-    status = dw_weights_open_memory(&out->source, s->record.tensors, n_tensors, tensors,
-                                    false, n_threads, err);
+    status = dw_target_open_memory(&out->source, s->record.tensors, n_tensors, tensors,
+                                   false, n_threads, err);
     return status == DW_OK ? prove(out, step, path, n_threads, err) : status;
 }
 
 void dw_base_close(dw_base *base)
 {
-    dw_weights_close(base->source);
+    dw_target_close(base->source);
     dw_checkpoint_close(base->ckpt);
     *base = (dw_base){0};
 }

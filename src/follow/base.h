@@ -4,7 +4,7 @@
 #ifndef DW_FOLLOW_BASE_H
 #define DW_FOLLOW_BASE_H
 
-#include "weights/weights.h"
+#include "weights/target.h"
 
 /* TENSORS are in the order of the stream's table. */
 dw_status dw_base_hash(uint8_t out[DW_SHA256_BYTES], const dw_tensor *tensors,
@@ -18,7 +18,7 @@ dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
 /* The checkpoint at PATH, proven to be the base that the step names. */
 typedef struct dw_base {
     dw_checkpoint *ckpt;
-    dw_weights *source; /* its tensors, in the order of the stream's table */
+    dw_target *source; /* its tensors, in the order of the stream's table */
 } dw_base;
 
 dw_status dw_base_open(dw_base *out, const dw_stream *stream, const dw_route_step *step,

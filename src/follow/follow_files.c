@@ -363,7 +363,7 @@ dw_status dw_follower_complete_files(dw_follower *f, const dw_progress *progress
                                      dw_error *err)
 {
     const uint64_t at = dw_follower_version(f);
-    if (at == DW_NO_VERSION || dw_weights_update(f->weights) != DW_UPDATE_NONE)
+    if (at == DW_NO_VERSION || dw_target_update(f->weights) >= DW_UPDATE_STAGED)
         return DW_OK;
     dw_status status = dw_follower_fetch_files(f, at, progress, err);
     return status == DW_OK ? dw_follower_install_files(f, err) : status;

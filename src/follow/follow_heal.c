@@ -39,9 +39,9 @@ dw_status dw_follower_note_damage(dw_follower *f, const dw_position *was, dw_err
 
 bool dw_follower_is_damaged(dw_follower *f)
 {
-    const dw_position was = *dw_weights_at(f->weights);
-    if (!dw_weights_dir(f->weights) || was.version == DW_NO_VERSION ||
-        dw_weights_sweep(f->weights, 1, NULL) != DW_CORRUPT)
+    const dw_position was = *dw_target_at(f->weights);
+    if (!dw_target_dir(f->weights) || was.version == DW_NO_VERSION ||
+        dw_target_sweep(f->weights, 1, NULL) != DW_CORRUPT)
         return false;
     /* if the version cannot be kept on the disk, this process knows it */
     if (dw_follower_note_damage(f, &was, NULL) != DW_OK)
@@ -54,7 +54,7 @@ dw_status dw_follower_may_heal(dw_follower *f, dw_error *err)
     const uint64_t now = dw_clock_ms();
     if (dw_follower_version(f) != DW_NO_VERSION || now >= f->heal_after_ms)
         return DW_OK;
-    return dw_fail(err, DW_CORRUPT, dw_weights_dir(f->weights),
+    return dw_fail(err, DW_CORRUPT, dw_target_dir(f->weights),
                    "the weights were damaged again soon after they were fetched again: "
                    "another program writes to them, or the disk or the memory fails. "
                    "The next try is in %" PRIu64 " s",

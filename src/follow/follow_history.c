@@ -67,7 +67,7 @@ static bool is_of_stream(const dw_follower *f, const dw_position *p)
 
 const dw_position *dw_follower_highest(const dw_follower *f)
 {
-    const dw_position *at = dw_weights_at(f->weights);
+    const dw_position *at = dw_target_at(f->weights);
     const bool has_at = is_of_stream(f, at);
     if (is_of_stream(f, &f->highest) && !(has_at && at->version >= f->highest.version))
         return &f->highest;

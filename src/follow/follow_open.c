@@ -20,7 +20,7 @@
 
 dw_status dw_follower_pending(const char *into, bool *pending, dw_error *err)
 {
-    return dw_weights_interrupted(into, pending, err);
+    return dw_target_interrupted(into, pending, err);
 }
 
 /* Compares weights that no record names the version of with VERSION. */
@@ -30,17 +30,17 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     dw_status status = dw_stream_read_commit(f->stream, version, &c, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    const bool is_like = c.state == dw_weights_state(f->weights);
+    const bool is_like = c.state == dw_target_state(f->weights);
     if (is_like && c.has_base_sha256) {
         size_t n;
-        const dw_tensor *tensors = dw_weights_tensors(f->weights, &n);
-        const char *dir = dw_weights_dir(f->weights);
+        const dw_tensor *tensors = dw_target_tensors(f->weights, &n);
+        const char *dir = dw_target_dir(f->weights);
         status = dw_base_hash_check(c.base_sha256, tensors, n, f->options.n_threads,
                                     dir ? dir : "memory", err);
     }
     if (is_like && status == DW_OK) {
         const dw_position p = dw_position_of(&c);
-        status = dw_weights_adopt(f->weights, &p, err);
+        status = dw_target_adopt(f->weights, &p, err);
         if (status == DW_OK)
             status = dw_follower_note_files(f, &c, err);
         *found = true;
@@ -56,9 +56,9 @@ static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_err
 {
     /* damaged weights are hardly another version than their record names */
     dw_position was;
-    const bool search = !dw_weights_is_hurt(f->weights, &was) &&
-                        (dw_weights_record(f->weights) != DW_RECORD_NONE ||
-                         dw_weights_may_replace(f->weights));
+    const bool search = !dw_target_is_hurt(f->weights, &was) &&
+                        (dw_target_record(f->weights) != DW_RECORD_NONE ||
+                         dw_target_may_replace(f->weights));
     const uint64_t likely[] = {f->options.at, 0};
     const uint64_t n_search = !search ? 1 : head < MAX_SEARCH ? head + 1 : MAX_SEARCH;
     dw_status status = DW_OK;
@@ -81,8 +81,8 @@ static dw_status find_version(dw_follower *f, uint64_t head, bool *found, dw_err
 static dw_status refuse_unknown(dw_follower *f, uint64_t head, const dw_error *fault,
                                 dw_error *err)
 {
-    const char *dir = dw_weights_dir(f->weights);
-    if (dw_weights_may_replace(f->weights))
+    const char *dir = dw_target_dir(f->weights);
+    if (dw_target_may_replace(f->weights))
         return DW_OK; /* the next stage brings it to a version */
     if (fault->code != DW_OK) {
         if (err)
@@ -107,17 +107,17 @@ dw_status dw_follower_recognise(dw_follower *f, dw_error *err)
     status = find_version(f, head, &found, &fault, err);
     if (status != DW_OK || found)
         return status;
-    if (dw_weights_dir(f->weights))
+    if (dw_target_dir(f->weights))
         return refuse_unknown(f, head, &fault, err);
-    dw_weights_forget(f->weights); /* memory that holds no version */
+    dw_target_forget(f->weights); /* memory that holds no version */
     return DW_OK;
 }
 
 dw_status dw_follower_check_history(dw_follower *f, dw_error *err)
 {
-    const dw_position *at = dw_weights_at(f->weights);
+    const dw_position *at = dw_target_at(f->weights);
     const dw_position *highest = dw_follower_highest(f);
-    const char *dir = dw_weights_dir(f->weights);
+    const char *dir = dw_target_dir(f->weights);
     char holder[DW_ERROR_WHERE_SIZE];
     dw_commit_record c;
     snprintf(holder, sizeof holder, "%s%s", dir ? "the weights in " : "",
@@ -159,7 +159,7 @@ static dw_status check_other_stream(dw_follower *f, const dw_position *at, dw_er
                    strcmp(c.fork.stream, at->stream) == 0;
     if (status == DW_OK)
         dw_commit_record_release(&c);
-    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, dw_weights_dir(f->weights),
+    return dw_fail(err, is_fork ? DW_CONFLICT : DW_MISMATCH, dw_target_dir(f->weights),
                    "the weights are version %" PRIu64 " of stream %s, but %s is now "
                    "stream %s%s. Name another directory, or, if you want the weights "
                    "here to become that stream's, name its id with `stream`: %s",
@@ -171,20 +171,20 @@ static dw_status check_start(dw_follower *f, dw_error *err)
 {
     return dw_follower_version(f) != DW_NO_VERSION
                ? dw_follower_check_history(f, err)
-               : check_other_stream(f, dw_weights_at(f->weights), err);
+               : check_other_stream(f, dw_target_at(f->weights), err);
 }
 
 static dw_status find_start(dw_follower *f, dw_error *err)
 {
     dw_position was;
     dw_status status = dw_follower_load_highest(f, err);
-    if (status == DW_OK && dw_weights_is_hurt(f->weights, &was))
+    if (status == DW_OK && dw_target_is_hurt(f->weights, &was))
         status = dw_follower_note_damage(f, &was, err);
     if (status != DW_OK)
         return status;
-    if (dw_weights_at(f->weights)->version == DW_NO_VERSION) {
+    if (dw_target_at(f->weights)->version == DW_NO_VERSION) {
         status = dw_follower_check_history(f, err); /* of the highest that they were */
-        return status == DW_OK && dw_weights_is_unknown(f->weights)
+        return status == DW_OK && dw_target_is_unknown(f->weights)
                    ? dw_follower_recognise(f, err)
                    : status;
     }
@@ -231,20 +231,20 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
     const dw_stream_record *s = &f->stream->record;
     dw_status status;
     if (o->into)
-        status = dw_weights_open_dir(&f->weights, s->tensors, s->n_tensors,
-                                     f->is_own ? NULL : s->stream, o, f->is_own, err);
+        status = dw_target_open_dir(&f->weights, s->tensors, s->n_tensors,
+                                    f->is_own ? NULL : s->stream, o, f->is_own, err);
     else if (o->n_tensors != s->n_tensors)
         status = fail_count(f, err);
     else if (o->widen)
-        status = dw_weights_open_widened(&f->weights, s->tensors, s->n_tensors, o, err);
+        status = dw_target_open_widened(&f->weights, s->tensors, s->n_tensors, o, err);
     else
-        status = dw_weights_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
-                                        o->tensors_empty, o->n_threads, err);
+        status = dw_target_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
+                                       o->tensors_empty, o->n_threads, err);
     if (status == DW_OK)
         status = find_start(f, err);
     if (status == DW_OK)
-        status = dw_weights_accept(f->weights, err);
-    return status == DW_OK ? dw_weights_forget_next(f->weights, err) : status;
+        status = dw_target_accept(f->weights, err);
+    return status == DW_OK ? dw_target_forget_next(f->weights, err) : status;
 }
 
 /* ---- files that were replaced ---- */
@@ -252,15 +252,14 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
 void dw_follower_lose(dw_follower *f)
 {
     f->lost = f->options.into != NULL; /* memory stays where it is */
-    f->arrived = f->arrived && !f->lost;
     dw_fetch_ahead_end(&f->ahead);
-    dw_weights_stop_readers(f->weights);
+    dw_target_stop_readers(f->weights);
 }
 
 dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
 {
     dw_error fault = {0};
-    if (f->lost || dw_weights_check_files(f->weights, &fault) == DW_OK)
+    if (f->lost || dw_target_check_files(f->weights, &fault) == DW_OK)
         return DW_OK;
     dw_follower_lose(f);
     const size_t n = strlen(fault.text);
@@ -274,25 +273,25 @@ dw_status dw_follower_check_files(dw_follower *f, dw_error *err)
 dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
 {
     const dw_stream_record *s = &f->stream->record;
-    dw_weights *none;
+    dw_target *none;
     if (f->depth > 0) /* the weights are those of the follower that this one works for */
         return dw_fail(err, DW_CONFLICT, f->options.into, "its files were replaced");
     dw_status status =
-        dw_weights_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
+        dw_target_open_none(&none, s->tensors, s->n_tensors, f->options.into, err);
     if (status != DW_OK)
         return status;
     const dw_position highest = *dw_follower_highest(f);
-    f->n_private += dw_weights_n_private(f->weights);
+    f->n_private += dw_target_n_private(f->weights);
     dw_follower_forget_files(f);
-    dw_weights_close(f->weights); /* this releases the lock */
+    dw_target_close(f->weights); /* this releases the lock */
     f->weights = NULL;
     f->epoch = f->next_epoch = 0;
     f->lost = false;
     status = open_weights(f, err);
     if (status == DW_OK) {
-        dw_weights_close(none);
+        dw_target_close(none);
     } else {
-        dw_weights_close(f->weights);
+        dw_target_close(f->weights);
         f->weights = none;
     }
     /* the highest version stays known, even if its record is gone with the directory */
@@ -301,7 +300,8 @@ dw_status dw_follower_start_over(dw_follower *f, dw_error *err)
         (known == DW_NO_VERSION || known < highest.version))
         f->highest = highest;
     f->lost = status != DW_OK;
-    f->arrived = dw_follower_version(f) != DW_NO_VERSION; /* with nothing to store */
+    if (dw_follower_version(f) != DW_NO_VERSION)
+        dw_target_arrive(f->weights);
     return status;
 }
 
@@ -315,7 +315,7 @@ static void recover_without_stream(const dw_follow_options *options)
     bool pending = false;
     if (options->into && dw_follower_pending(options->into, &pending, NULL) == DW_OK &&
         pending)
-        dw_weights_recover(options, NULL);
+        dw_target_recover(options, NULL);
 }
 
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
@@ -343,7 +343,7 @@ dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
         recover_without_stream(options);
     f->seen_ms = dw_clock_ms();
     if (status == DW_OK && f->options.into)
-        status = dw_weights_make_dir(f->options.into, err);
+        status = dw_target_make_dir(f->options.into, err);
     if (status == DW_OK)
         status = open_weights(f, err);
     if (status == DW_OK)
@@ -372,7 +372,7 @@ void dw_follower_close(dw_follower *f)
     dw_graph_release(&f->avoid);
     dw_free(f->route);
     dw_follower_forget_files(f);
-    dw_weights_close(f->weights);
+    dw_target_close(f->weights);
     dw_stream_close(f->stream);
     dw_free((char *)f->options.into);
     dw_free((char *)f->options.base);

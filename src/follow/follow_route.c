@@ -133,17 +133,17 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
     if (status != DW_OK)
         return status;
     /* weights that were there before the stream had a version: are they one now? */
-    const bool unknown = dw_weights_is_unknown(f->weights);
+    const bool unknown = dw_target_is_unknown(f->weights);
     if (unknown)
         status = dw_follower_recognise(f, err);
     if (status != DW_OK)
         return status;
     *staged = dw_follower_version(f);
-    if (unknown && *staged == goal)
-        f->arrived = true; /* with nothing to store */
-    if (dw_weights_update(f->weights) > DW_UPDATE_STAGED)
-        return dw_fail(err, DW_INVALID, dw_weights_dir(f->weights),
+    if (dw_target_update(f->weights) > DW_UPDATE_STAGED)
+        return dw_fail(err, DW_INVALID, dw_target_dir(f->weights),
                        "the version before is prepared but not finished");
+    if (unknown && *staged == goal)
+        dw_target_arrive(f->weights);
     if (*staged == goal)
         return dw_follower_complete_files(f, progress, err);
     status = dw_follower_may_heal(f, err);
@@ -189,10 +189,9 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         status = DW_OK;
     }
     if (status != DW_OK) {
-        f->arrived = false;
         forget_route(f);
         dw_graph_release(&f->avoid); /* the next call tries every edge again */
-        dw_weights_discard(f->weights, NULL);
+        dw_target_discard(f->weights, NULL);
         if (first.code != DW_OK && dw_follower_may_detour(status) && !f->rewritten) {
             status = first.code;
             *err = first;

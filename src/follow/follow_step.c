@@ -30,7 +30,7 @@ static dw_status check_departure(const dw_follower *f, const dw_route_step *step
 {
     const char *url = dw_store_url(f->stream->store);
     if (step->from != DW_NO_VERSION &&
-        memcmp(step->from_sha256, dw_weights_at(f->weights)->commit_sha256,
+        memcmp(step->from_sha256, dw_target_at(f->weights)->commit_sha256,
                DW_SHA256_BYTES) != 0)
         return dw_fail(err, DW_UNTRUSTED, url,
                        "version %" PRIu64 " was not made after the version %" PRIu64
@@ -49,7 +49,7 @@ static dw_status check_departure(const dw_follower *f, const dw_route_step *step
 static dw_status make_scratch(const dw_follower *f, dw_scratch_model *out, dw_error *err)
 {
     size_t n;
-    const dw_tensor *table = dw_weights_tensors(f->weights, &n);
+    const dw_tensor *table = dw_target_tensors(f->weights, &n);
     return dw_scratch_model_make(out, table, n, f->options.spool_dir, err);
 }
 
@@ -74,12 +74,9 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
                             dw_fill_fn source, void *context, const dw_progress *progress,
                             dw_error *err)
 {
-    if (dw_weights_is_empty(f->weights)) {
+    if (dw_target_is_empty(f->weights)) {
         fill_source fill = {f, source, context};
-        dw_status status =
-            dw_weights_fill(f->weights, position, fill_and_install, &fill, err);
-        f->arrived = status == DW_OK;
-        return status;
+        return dw_target_fill(f->weights, position, fill_and_install, &fill, err);
     }
     dw_scratch_model model;
     dw_status status = make_scratch(f, &model, err);
@@ -87,7 +84,7 @@ static dw_status take_model(dw_follower *f, const dw_position *position,
         return status;
     status = source(context, model.tensors, f->stream->record.n_tensors, err);
     if (status == DW_OK)
-        status = dw_weights_stage_model(f->weights, position, &model, progress, err);
+        status = dw_target_stage_model(f->weights, position, &model, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }
@@ -122,7 +119,7 @@ static dw_status take_base(dw_follower *f, const dw_route_step *step,
     if (status == DW_OK) {
         dw_position position = position_of(f, step);
         size_t n;
-        const dw_tensor *tensors = dw_weights_tensors(base.source, &n);
+        const dw_tensor *tensors = dw_target_tensors(base.source, &n);
         status = take_model(f, &position, dw_fill_from_tensors, (void *)tensors, progress,
                             err);
     }
@@ -161,15 +158,15 @@ static dw_status check_source(dw_stream *source, const dw_route_step *step, dw_e
 }
 
 /* Whether weights are the very version that was forked from. */
-static bool is_source(const dw_weights *weights, const dw_route_step *step)
+static bool is_source(const dw_target *weights, const dw_route_step *step)
 {
-    const dw_position *at = dw_weights_at(weights);
+    const dw_position *at = dw_target_at(weights);
     return at->version != DW_NO_VERSION && at->state == step->state &&
            memcmp(at->commit_sha256, step->fork.commit_sha256, DW_SHA256_BYTES) == 0;
 }
 
 /* Brings WEIGHTS to the version of STREAM that was forked from. */
-static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_weights *weights,
+static dw_status follow_source(dw_follower *f, dw_stream *stream, dw_target *weights,
                                const dw_route_step *step, const dw_progress *progress,
                                dw_error *err)
 {
@@ -195,29 +192,29 @@ static dw_status stage_source(dw_follower *f, dw_stream *stream,
                               const dw_route_step *step, const dw_progress *progress,
                               dw_error *err)
 {
-    const dw_position *at = dw_weights_at(f->weights);
+    const dw_position *at = dw_target_at(f->weights);
     const bool starts_here =
         at->version != DW_NO_VERSION && strcmp(at->stream, stream->record.stream) == 0;
     const dw_position position = position_of(f, step);
     size_t n;
-    const dw_tensor *tensors = dw_weights_tensors(f->weights, &n);
+    const dw_tensor *tensors = dw_target_tensors(f->weights, &n);
     dw_scratch_model model;
-    dw_weights *weights = NULL;
+    dw_target *weights = NULL;
     dw_status status = make_scratch(f, &model, err);
     if (status != DW_OK)
         return status;
     if (starts_here)
         status = dw_fill_from_tensors((void *)tensors, model.tensors, n, err);
     if (status == DW_OK)
-        status = dw_weights_open_memory(&weights, tensors, n, model.tensors, !starts_here,
-                                        f->options.n_threads, err);
+        status = dw_target_open_memory(&weights, tensors, n, model.tensors, !starts_here,
+                                       f->options.n_threads, err);
     if (status == DW_OK && starts_here)
-        status = dw_weights_adopt(weights, at, err);
+        status = dw_target_adopt(weights, at, err);
     if (status == DW_OK)
         status = follow_source(f, stream, weights, step, progress, err);
-    dw_weights_close(weights);
+    dw_target_close(weights);
     if (status == DW_OK)
-        status = dw_weights_stage_model(f->weights, &position, &model, progress, err);
+        status = dw_target_stage_model(f->weights, &position, &model, progress, err);
     dw_scratch_model_release(&model);
     return status;
 }
@@ -225,8 +222,9 @@ static dw_status stage_source(dw_follower *f, dw_stream *stream,
 static dw_status adopt_source(dw_follower *f, const dw_route_step *step, dw_error *err)
 {
     const dw_position position = position_of(f, step);
-    dw_status status = dw_weights_adopt(f->weights, &position, err);
-    f->arrived = status == DW_OK;
+    dw_status status = dw_target_adopt(f->weights, &position, err);
+    if (status == DW_OK)
+        dw_target_arrive(f->weights);
     return status;
 }
 
@@ -256,7 +254,7 @@ static dw_status take_fork(dw_follower *f, const dw_route_step *step,
     if (status == DW_OK)
         status = check_source(stream, step, err);
     if (status == DW_OK && !is_source(f->weights, step)) {
-        if (dw_weights_is_empty(f->weights)) {
+        if (dw_target_is_empty(f->weights)) {
             status = dw_follower_install_files(f, err);
             if (status == DW_OK)
                 status = follow_source(f, stream, f->weights, step, progress, err);
@@ -264,7 +262,7 @@ static dw_status take_fork(dw_follower *f, const dw_route_step *step,
             status = stage_source(f, stream, step, progress, err);
         }
     }
-    if (status == DW_OK && dw_weights_update(f->weights) == DW_UPDATE_NONE)
+    if (status == DW_OK && dw_target_update(f->weights) < DW_UPDATE_STAGED)
         status = adopt_source(f, step, err);
     dw_stream_close(stream);
     if (!f->fork_store)
@@ -276,7 +274,7 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
                                  const dw_progress *progress, dw_error *err)
 {
     dw_fetched fetched;
-    f->arrived = f->rewritten = false;
+    f->rewritten = false;
     dw_status status = dw_fetch_ahead_take(&f->ahead, &fetched, f->stream, edge,
                                            dw_follower_take_commit(f, edge->to),
                                            f->options.spool_dir, progress, err);
@@ -294,8 +292,8 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
         switch (step->content) {
         case DW_CONTENT_DELTA: {
             dw_position position = position_of(f, step);
-            status = dw_weights_stage(f->weights, &position, &step->objects,
-                                      fetched.blobs, NULL, err);
+            status = dw_target_stage(f->weights, &position, &step->objects, fetched.blobs,
+                                     NULL, err);
             if (status == DW_CORRUPT && step->to - step->from == 1)
                 f->undecodable = step->to;
             f->tally.stage_ms += dw_clock_ms() - start;
@@ -315,7 +313,7 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
             break;
         }
     }
-    if (f->arrived)
+    if (status == DW_OK && dw_target_update(f->weights) == DW_UPDATE_FILLED)
         f->epoch = f->next_epoch;
     dw_fetched_release(&fetched);
     return status;

@@ -13,7 +13,7 @@
 
 uint64_t dw_follower_version(const dw_follower *f)
 {
-    const dw_position *at = dw_weights_at(f->weights);
+    const dw_position *at = dw_target_at(f->weights);
     return !f->lost && strcmp(at->stream, f->stream->record.stream) == 0 ? at->version
                                                                          : DW_NO_VERSION;
 }
@@ -25,17 +25,17 @@ dw_stream *dw_follower_stream(dw_follower *f)
 
 const dw_tensor *dw_follower_tensors(const dw_follower *f, size_t *n_tensors)
 {
-    return dw_weights_tensors(f->weights, n_tensors);
+    return dw_target_tensors(f->weights, n_tensors);
 }
 
 dw_digest dw_follower_state(const dw_follower *f)
 {
-    return dw_follower_version(f) != DW_NO_VERSION ? dw_weights_at(f->weights)->state : 0;
+    return dw_follower_version(f) != DW_NO_VERSION ? dw_target_at(f->weights)->state : 0;
 }
 
 const char *dw_follower_dir(const dw_follower *f)
 {
-    return dw_weights_dir(f->weights);
+    return dw_target_dir(f->weights);
 }
 
 /* ---- polling ---- */
@@ -112,15 +112,14 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
 
 const char *dw_follower_staged_path(const dw_follower *f)
 {
-    return !f->lost ? dw_weights_staged_path(f->weights) : NULL;
+    return !f->lost ? dw_target_staged_path(f->weights) : NULL;
 }
 
 bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
 {
-    const dw_weights *w = f->weights;
-    if (f->lost || (!f->arrived && dw_weights_update(w) == DW_UPDATE_NONE))
+    if (f->lost || dw_target_update(f->weights) == DW_UPDATE_NONE)
         return false;
-    const dw_position *p = f->arrived ? dw_weights_at(w) : dw_weights_next(w);
+    const dw_position *p = dw_target_next(f->weights);
     if (version)
         *version = p->version;
     if (state)
@@ -133,7 +132,7 @@ void dw_follower_update(const dw_follower *f, dw_update *out)
     *out = (dw_update){.version = DW_NO_VERSION};
     if (f->lost)
         return;
-    out->state = f->arrived ? DW_UPDATE_FILLED : dw_weights_update(f->weights);
+    out->state = dw_target_update(f->weights);
     dw_follower_staged(f, &out->version, NULL);
     out->will_fill = out->state == DW_UPDATE_NONE && dw_follower_stage_fills(f);
 }
@@ -144,7 +143,7 @@ dw_status dw_follower_move(dw_follower *f, const dw_tensor *tensors, size_t n_te
     if (f->options.into)
         return dw_fail(err, DW_INVALID, f->options.into,
                        "it follows into a directory, which has no memory to move");
-    dw_status status = dw_weights_move(f->weights, tensors, n_tensors, err);
+    dw_status status = dw_target_relocate(f->weights, tensors, n_tensors, err);
     if (status == DW_OK) {
         f->options.tensors = tensors;
         f->options.n_tensors = n_tensors;
@@ -152,13 +151,18 @@ dw_status dw_follower_move(dw_follower *f, const dw_tensor *tensors, size_t n_te
     return status;
 }
 
+/* Whether the weights became their version while it was staged. */
+static bool is_filled(const dw_follower *f)
+{
+    return !f->lost && dw_target_update(f->weights) == DW_UPDATE_FILLED;
+}
+
 /* Before a verb: something must be staged, and the files must be those that are open. */
 static dw_status check_before(dw_follower *f, dw_error *err)
 {
-    return !f->lost && dw_weights_update(f->weights) != DW_UPDATE_NONE
+    return !f->lost && dw_target_update(f->weights) != DW_UPDATE_NONE
                ? dw_follower_check_files(f, err)
-               : dw_fail(err, DW_INVALID, dw_weights_dir(f->weights),
-                         "nothing is staged");
+               : dw_fail(err, DW_INVALID, dw_target_dir(f->weights), "nothing is staged");
 }
 
 /* After a verb: if the files were replaced meanwhile, that is the result instead of
@@ -169,7 +173,7 @@ static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
     dw_error fault;
     if (dw_follower_check_files(f, &fault) == DW_OK) {
         if ((status == DW_CORRUPT || status == DW_STALE) &&
-            dw_weights_update(f->weights) > DW_UPDATE_STAGED)
+            dw_target_update(f->weights) > DW_UPDATE_STAGED)
             dw_follower_lose(f);
         return status;
     }
@@ -181,27 +185,27 @@ static dw_status check_after(dw_follower *f, dw_status status, dw_error *err)
 /* Before the weights become the version that is staged: so do the companion files. */
 static dw_status install_files(dw_follower *f, dw_error *err)
 {
-    const bool is_staged = dw_weights_update(f->weights) == DW_UPDATE_STAGED;
-    return is_staged && dw_weights_next(f->weights)->version == f->files.version
+    const bool is_staged = dw_target_update(f->weights) == DW_UPDATE_STAGED;
+    return is_staged && dw_target_next(f->weights)->version == f->files.version
                ? dw_follower_install_files(f, err)
                : DW_OK;
 }
 
 dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
 {
-    if (f->arrived)
+    if (is_filled(f))
         return DW_OK;
     dw_status status = check_before(f, err);
     if (status == DW_OK)
         status = install_files(f, err);
     if (status != DW_OK)
         return status;
-    return check_after(f, dw_weights_prepare(f->weights, err), err);
+    return check_after(f, dw_target_prepare(f->weights, err), err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 {
-    if (f->arrived)
+    if (is_filled(f))
         return DW_OK;
     dw_status status = check_before(f, err);
     if (status != DW_OK)
@@ -210,29 +214,28 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     if (status != DW_OK)
         return status;
     uint64_t start = dw_clock_ms();
-    status = dw_weights_apply(f->weights, err);
+    status = dw_target_apply(f->weights, err);
     f->tally.apply_ms += dw_clock_ms() - start;
     return check_after(f, status, err);
 }
 
 dw_status dw_follower_finish(dw_follower *f, dw_error *err)
 {
-    if (f->arrived) {
-        f->arrived = false;
+    if (is_filled(f)) {
         f->tally.n_steps++;
-        return DW_OK;
+        return dw_target_finish(f->weights, false, err);
     }
-    if (f->lost || dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
-        return dw_fail(err, DW_INVALID, dw_weights_dir(f->weights), "nothing is applied");
-    const uint64_t n_changed = dw_weights_n_changed(f->weights);
-    dw_status status = check_after(f, dw_weights_finish(f->weights, false, err), err);
+    if (f->lost || dw_target_update(f->weights) < DW_UPDATE_APPLIED)
+        return dw_fail(err, DW_INVALID, dw_target_dir(f->weights), "nothing is applied");
+    const uint64_t n_changed = dw_target_n_changed(f->weights);
+    dw_status status = check_after(f, dw_target_finish(f->weights, false, err), err);
     if (status != DW_OK)
         return status;
     f->epoch = f->next_epoch;
     f->tally.n_steps++;
     f->tally.n_changed += n_changed;
-    const dw_position was = *dw_weights_at(f->weights);
-    status = dw_weights_sweep(f->weights, f->options.sweep_every, err);
+    const dw_position was = *dw_target_at(f->weights);
+    status = dw_target_sweep(f->weights, f->options.sweep_every, err);
     if (status == DW_CORRUPT && f->options.into)
         (void)dw_follower_note_damage(f, &was, NULL);
     return status;
@@ -257,12 +260,12 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     /* finish an update that an earlier call, or the caller, left prepared or applied */
-    if (status == DW_OK && !f->lost && dw_weights_update(f->weights) > DW_UPDATE_STAGED)
+    if (status == DW_OK && !f->lost && dw_target_update(f->weights) > DW_UPDATE_STAGED)
         status = dw_follower_apply(f, err);
-    if (status == DW_OK && !f->lost && dw_weights_update(f->weights) >= DW_UPDATE_APPLIED)
+    if (status == DW_OK && !f->lost && dw_target_update(f->weights) >= DW_UPDATE_APPLIED)
         status = dw_follower_finish(f, err);
     if (status == DW_OK && !f->lost)
-        status = dw_weights_forget_next(f->weights, err);
+        status = dw_target_forget_next(f->weights, err);
     for (dw_heal_tries tries = {before.n_healed, false};
          dw_follower_heals(f, status, &tries) ||
          (status == DW_OK && dw_follower_version(f) != goal);) {
@@ -286,7 +289,7 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
 {
     *out = f->tally;
     out->version = dw_follower_version(f);
-    out->n_private = f->n_private + dw_weights_n_private(f->weights);
+    out->n_private = f->n_private + dw_target_n_private(f->weights);
     out->n_files_kept = f->files.n_kept;
 }
 

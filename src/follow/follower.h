@@ -6,11 +6,11 @@
 #include "follow/fetch_ahead.h"
 #include "follow/follow_files.h"
 #include "stream/graph.h"
-#include "weights/weights.h"
+#include "weights/target.h"
 
 struct dw_follower {
     dw_stream *stream;
-    dw_weights *weights;
+    dw_target *weights;
     dw_follow_options options; /* strings are copies */
     dw_store *fork_store;      /* borrowed: used in place of opening the fork's URL */
     unsigned depth;            /* how many forks lie between it and its caller's */
@@ -36,10 +36,9 @@ struct dw_follower {
     bool rewritten;       /* history was rewritten: no other route helps */
     uint64_t epoch;       /* of the version the weights are at, as far as known */
     uint64_t next_epoch;
-    bool arrived;        /* the last step was filled in place: nothing is left to apply */
-    uint64_t seen_ms;    /* when the stream was last known to be there; 0: never */
-    uint64_t n_private;  /* files of earlier weights that were links (start_over) */
-    uint64_t damaged_ms; /* when the weights were last found damaged; 0: never */
+    uint64_t seen_ms;       /* when the stream was last known to be there; 0: never */
+    uint64_t n_private;     /* files of earlier weights that were links (start_over) */
+    uint64_t damaged_ms;    /* when the weights were last found damaged; 0: never */
     uint64_t heal_after_ms; /* they are not fetched again before */
     uint64_t heal_wait_ms;  /* the wait after the last time */
     dw_follow_report tally; /* since it was opened */
@@ -91,7 +90,7 @@ dw_status dw_follower_check_history(dw_follower *f, dw_error *err);
 /* Whether the next stage writes to memory of the caller's, which was declared empty. */
 static inline bool dw_follower_stage_fills(const dw_follower *f)
 {
-    return !dw_weights_dir(f->weights) && dw_weights_is_empty(f->weights);
+    return !dw_target_dir(f->weights) && dw_target_is_empty(f->weights);
 }
 
 /* ---- versions that were used (follow_history.c) ---- */

@@ -27,7 +27,7 @@ typedef struct replay {
 static dw_status go(replay *r, uint64_t from, uint64_t to, dw_error *err)
 {
     if (from == DW_NO_VERSION)
-        dw_weights_forget(r->follower->weights); /* start from nothing */
+        dw_target_forget(r->follower->weights); /* start from nothing */
     const dw_edge edge = {.from = from, .to = to};
     dw_status status = dw_follower_stage_step(r->follower, &edge, r->progress, err);
     if (status == DW_OK)

@@ -4,10 +4,9 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/digest.h"
-#include "publish/proof.h"
 #include "publish/publisher.h"
 
-static dw_weights *weights_of(const dw_publisher *p)
+static dw_target *weights_of(const dw_publisher *p)
 {
     return p->baseline.follower->weights;
 }
@@ -169,13 +168,13 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
     if (status == DW_OK) {
         p->baseline.follower->fork_store = p->options.fork_store;
         if (memory) /* nobody else reads it */
-            dw_weights_allow_fill(weights_of(p));
+            dw_target_allow_fill(weights_of(p));
         /* the weights may have been damaged already when the last versions were made */
-        if (dw_weights_was_damaged(weights_of(p)) && proven != DW_NO_VERSION)
+        if (dw_target_was_damaged(weights_of(p)) && proven != DW_NO_VERSION)
             p->baseline.suspect_from = proven + 1;
     }
     /* first the mark: if the process is killed, no weights without a mark remain */
-    if (status == DW_OK && options.into && !is_own && dw_weights_is_empty(weights_of(p)))
+    if (status == DW_OK && options.into && !is_own && dw_target_is_empty(weights_of(p)))
         status =
             dw_mark_write(options.into, p->stream->record.stream, DW_NO_VERSION, err);
     dw_free(memory);
@@ -184,9 +183,9 @@ dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err)
 
 dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
 {
-    const dw_weights *w = p->sharded ? NULL : weights_of(p);
+    const dw_target *w = p->sharded ? NULL : weights_of(p);
     size_t n = 0;
-    const dw_tensor *tensors = w ? dw_weights_tensors(w, &n) : NULL;
+    const dw_tensor *tensors = w ? dw_target_tensors(w, &n) : NULL;
     for (size_t t = 0; t < n; t++)
         p->baseline.data[t] = tensors[t].data;
     dw_pieces_view(&p->pieces, p->baseline.views, p->baseline.data);
@@ -194,7 +193,7 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err)
         dw_pieces_place(&p->pieces, p->baseline.views, p->baseline.devices);
     /* the digests of whole tensors are known: only tensors in several pieces are read */
     return w ? dw_slices_digest(p->baseline.digests, &p->pieces.cut, tensors, n,
-                                dw_weights_digests(w), p->options.n_threads, err)
+                                dw_target_digests(w), p->options.n_threads, err)
              : dw_digest_tensors(p->baseline.digests, NULL, p->baseline.views,
                                  p->pieces.cut.n, p->options.n_threads, NULL, err);
 }
@@ -250,7 +249,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 err);
         }
         if (status == DW_OK)
-            p->commits.head = *dw_weights_at(f->weights);
+            p->commits.head = *dw_target_at(f->weights);
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);
@@ -262,21 +261,21 @@ void dw_baseline_show(dw_publisher *p)
     if (!p->sharded)
         dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
                              p->baseline.in_memory ? p->baseline.devices : NULL,
-                             dw_weights_checkpoint(weights_of(p)));
+                             dw_target_checkpoint(weights_of(p)));
 }
 
 bool dw_baseline_is_whole(const dw_publisher *p)
 {
     if (p->sharded || !p->options.baseline_dir)
         return true;
-    return p->baseline.follower && dw_weights_check_size(weights_of(p), NULL) == DW_OK;
+    return p->baseline.follower && dw_target_check_size(weights_of(p), NULL) == DW_OK;
 }
 
 /* Opens the directory again if its files shrank, were replaced, or became links. Damaged
  * files are made again from the stream, and files that others share are copied. */
 static dw_status reopen(dw_publisher *p, dw_error *err)
 {
-    if (p->baseline.follower && dw_weights_check_files(weights_of(p), NULL) == DW_OK)
+    if (p->baseline.follower && dw_target_check_files(weights_of(p), NULL) == DW_OK)
         return DW_OK;
     dw_follower_close(p->baseline.follower);
     p->baseline.follower = NULL;
@@ -348,7 +347,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
             status = explain_broken(p->baseline.follower, status, err);
         }
         if (status == DW_OK)
-            p->commits.head = *dw_weights_at(weights_of(p));
+            p->commits.head = *dw_target_at(weights_of(p));
     }
     dw_live_mark(p, false);
     if (status == DW_OK)
@@ -368,7 +367,7 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 {
     if (p->sharded)
         return DW_OK; /* dw_baseline_copy_live copied them */
-    dw_weights *w = weights_of(p);
+    dw_target *w = weights_of(p);
     dw_tensor *live = dw_alloc_array(p->pieces.n_table, sizeof *live);
     if (!live)
         return dw_fail_memory(err, NULL);
@@ -378,22 +377,22 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
         live[t].device = p->baseline.in_memory ? p->baseline.devices[t] : NULL;
     }
     dw_status status = DW_OK;
-    const char *dir = dw_weights_dir(w);
-    const bool is_same = dw_weights_state(w) == position->state;
-    if (dw_weights_is_empty(w)) {
-        status = dw_weights_fill(w, position, dw_fill_from_tensors, live, err);
-    } else if (!is_same && dir && dw_weights_record(w) == DW_RECORD_NONE &&
+    const char *dir = dw_target_dir(w);
+    const bool is_same = dw_target_state(w) == position->state;
+    if (dw_target_is_empty(w)) {
+        status = dw_target_fill(w, position, dw_fill_from_tensors, live, err);
+    } else if (!is_same && dir && dw_target_record(w) == DW_RECORD_NONE &&
                !p->baseline.follower->is_own) {
         status =
             dw_fail(err, DW_CONFLICT, dir,
                     "the directory holds other weights, and is not a baseline. Name an "
                     "empty directory with `baseline_dir`");
     } else if (!is_same) {
-        status = dw_weights_stage_copy(w, position, live, NULL, err);
+        status = dw_target_stage_copy(w, position, live, NULL, err);
         if (status == DW_OK)
-            status = dw_weights_apply(w, err);
+            status = dw_target_apply(w, err);
         if (status == DW_OK)
-            status = dw_weights_finish(w, true, err);
+            status = dw_target_finish(w, true, err);
     }
     dw_free(live);
     return status;
@@ -406,7 +405,7 @@ void dw_baseline_lose(dw_publisher *p)
     p->baseline.is_lost = true;
     dw_held_lose(&p->upkeep.held);
     if (!p->sharded && p->baseline.follower)
-        dw_weights_distrust(weights_of(p));
+        dw_target_distrust(weights_of(p));
 }
 
 void dw_baseline_fall_behind(dw_publisher *p)
@@ -414,49 +413,31 @@ void dw_baseline_fall_behind(dw_publisher *p)
     p->baseline.is_lost = true;
 }
 
-static dw_status advance_memory(dw_publisher *p, const dw_uploaded *u)
+static dw_status move(dw_publisher *p, const dw_position *position,
+                      const dw_proven *proven)
 {
-    dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < u->objects.n; i++)
-        status = dw_delta_move(&p->pieces, &u->objects.items[i], u->deltas[i],
-                               p->baseline.views, p->baseline.digests,
-                               p->options.n_threads, NULL);
-    if (status != DW_OK)
-        dw_baseline_lose(p); /* some objects were applied, some not */
-    return status;
-}
-
-static dw_status advance_dir(dw_publisher *p, const dw_position *position,
-                             const dw_uploaded *u)
-{
-    dw_weights *w = weights_of(p);
-    dw_status status = dw_weights_check_files(w, NULL);
-    if (status == DW_OK)
-        status = dw_weights_stage_deltas(w, position, &u->objects, u->deltas, NULL);
-    if (status == DW_OK)
-        status = dw_weights_apply(w, NULL);
-    if (status == DW_OK)
-        status = dw_weights_finish(w, false, NULL);
-    return status;
+    return p->sharded ? dw_proven_apply(proven, p->pieces.table, p->pieces.n_table,
+                                        p->options.n_threads, NULL)
+                      : dw_target_move(weights_of(p), position, proven, NULL);
 }
 
 void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                          const dw_uploaded *uploaded)
 {
-    const bool in_dir = !p->sharded && p->options.baseline_dir;
+    const dw_proven proven = {&p->pieces.cut,    p->baseline.views,  p->baseline.digests,
+                              uploaded->digests, &uploaded->objects, uploaded->deltas};
     p->baseline.n_moves++;
     dw_held_before_move(&p->upkeep.held);
-    dw_status status =
-        in_dir ? advance_dir(p, position, uploaded) : advance_memory(p, uploaded);
-    if (status == DW_IO && in_dir && dw_held_give_up_copy(&p->upkeep.held))
-        status = advance_dir(p, position, uploaded); /* there may be room now */
+    dw_status status = move(p, position, &proven);
+    if (p->baseline.in_memory && status != DW_OK)
+        dw_baseline_lose(p);
+    else if (status == DW_IO && dw_held_give_up_copy(&p->upkeep.held))
+        status = move(p, position, &proven); /* there may be room now */
     p->commits.head = *position;
     p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;
     memcpy(p->baseline.digests, uploaded->digests, p->pieces.cut.n * sizeof(dw_digest));
     dw_live_mark(p, true);
-    if (!in_dir && !p->sharded)
-        dw_weights_note(weights_of(p), position, &p->pieces.cut, p->baseline.digests);
     dw_baseline_show(p);
 }

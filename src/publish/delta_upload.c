@@ -10,7 +10,7 @@
 #include "codec/delta.h"
 #include "codec/delta_merge.h"
 #include "store/store.h"
-#include "publish/proof.h"
+#include "weights/proven.h"
 
 /* Encoded bytes that are kept in memory. The rest goes to files. */
 #define IN_MEMORY_BYTES (16u << 20)
@@ -311,14 +311,18 @@ static dw_status prove_all(const dw_uploaded *out, const dw_delta_spec *v, uploa
         return dw_fail_memory(err, NULL);
     if (n > 0)
         memcpy(proven, v->base_digests, n * sizeof *proven);
+    const dw_proven pieces = {.cut = &v->pieces->cut,
+                              .views = v->base,
+                              .before = v->base_digests,
+                              .after = proven};
     dw_error fault = {.text = "a tensor without changes has another digest"};
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < out->objects.n && !failed(u); i++) {
         pthread_mutex_lock(&u->lock); /* the uploader may just be setting its hash */
         const dw_object object = out->objects.items[i];
         pthread_mutex_unlock(&u->lock);
-        status = dw_delta_prove(v->pieces, &object, out->deltas[i], v->base,
-                                v->base_digests, proven, v->n_threads, &fault);
+        status = dw_delta_prove(&pieces, &object, out->deltas[i], v->pieces->table,
+                                v->pieces->n_table, v->n_threads, &fault);
     }
     if (status == DW_OK && !failed(u) && n > 0 &&
         memcmp(proven, out->digests, n * sizeof *proven) != 0)

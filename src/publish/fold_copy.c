@@ -13,7 +13,7 @@
 #include "codec/digest.h"
 #include "tensor/tensor_list.h"
 #include "weights/own_dir.h"
-#include "weights/weights.h"
+#include "weights/target.h"
 
 #define DELTAS_NAME "deltas"
 #define WRITE_BYTES (4u << 20) /* at a time */
@@ -50,7 +50,7 @@ void dw_fold_dir_remove(const char *dir)
         (void)unlink(dir);
         return;
     }
-    (void)dw_weights_empty_dir(dir, NULL);
+    (void)dw_target_empty_dir(dir, NULL);
     dw_own_dir_remove(dir);
     remove_made(dir, DELTAS_NAME);
     (void)rmdir(dir);
@@ -146,7 +146,7 @@ static dw_status copy_files(dw_fold_copy *copy, const dw_position *at,
         status = remove_record(copy->dir, err);
     dw_own_dir_tidy(copy->dir);
     if (status == DW_OK) /* first, because there may be no room for two copies */
-        status = dw_weights_empty_dir(copy->dir, err);
+        status = dw_target_empty_dir(copy->dir, err);
     if (status == DW_OK) {
         status = dw_held_clone_files(held, copy->dir, err);
         if (status == DW_UNSUPPORTED)

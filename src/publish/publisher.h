@@ -42,7 +42,7 @@
  *     repair_quant.c       the same of a quantised stream, from a trainer's checkpoint
  *
  * Below the publisher, without threads or state of their own: pieces.c (how the model is
- * cut), delta_upload.c (encode and upload), proof.c, shortcut.c. squash.c adds a shortcut
+ * cut), delta_upload.c (encode and upload), shortcut.c. squash.c adds a shortcut
  * to a stream without a publisher.
  */
 #ifndef DW_PUBLISH_PUBLISHER_H

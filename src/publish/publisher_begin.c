@@ -182,7 +182,7 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
     if (p->options.first != DW_FIRST_ANCHOR) {
         commit->content = DW_CONTENT_BASE;
         size_t n;
-        const dw_tensor *tensors = dw_weights_tensors(p->baseline.follower->weights, &n);
+        const dw_tensor *tensors = dw_target_tensors(p->baseline.follower->weights, &n);
         commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
         commit->has_base_sha256 = true;
         return dw_base_hash(commit->base_sha256, tensors, n, p->options.n_threads, err);
@@ -241,7 +241,7 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_commit_create(p, &commit, &position, err);
     if (status == DW_OK) {
         p->commits.head = position;
-        status = dw_weights_adopt(p->baseline.follower->weights, &position, err);
+        status = dw_target_adopt(p->baseline.follower->weights, &position, err);
     }
     dw_objects_release(&commit.objects);
     return status;

@@ -6,7 +6,7 @@
  *                     (position.h)
  *     control         the control block (control.h)
  *     highest.json    the commit of the highest version (follow/follow_history.c)
- *     staged, patch   of a checkpoint with an index (checkpoint_target.h)
+ *     staged, patch   of a checkpoint with an index (target_files.h)
  *     NAME.staged, NAME.patch     of a checkpoint that is the file NAME
  *     baseline, folds             of a publisher (publish/)
  *     *.tmp-*         files under construction, those of weights and companion files too

@@ -16,7 +16,7 @@
 #include "deltawire/checkpoint.h"
 #include "deltawire/delta.h"
 #include "weights/own_dir.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 
 #define YIELDS 50 /* before it sleeps: most writes are short */
 

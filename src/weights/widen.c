@@ -10,7 +10,7 @@
 
 struct dw_widened {
     dw_scratch_model copy; /* of the tensors that are widened */
-    uint8_t **live;        /* [tensors of the replica] F32; NULL: not widened */
+    uint8_t **live;        /* [tensors of the target] F32; NULL: not widened */
 };
 
 /* ---- elements ---- */
@@ -34,7 +34,7 @@ static dw_status store_tensor(void *context, size_t t, unsigned worker, dw_error
 {
     (void)worker;
     (void)err;
-    const dw_replica *r = context;
+    const dw_target *r = context;
     uint8_t *wide = r->widened->live[t];
     const uint16_t *narrow = r->tensors[t].data;
     for (uint64_t i = 0; wide && i < r->tensors[t].n_bytes / 2; i++)
@@ -42,7 +42,7 @@ static dw_status store_tensor(void *context, size_t t, unsigned worker, dw_error
     return DW_OK;
 }
 
-void dw_widened_store(const dw_replica *r)
+void dw_widened_store(const dw_target *r)
 {
     const unsigned n_workers = dw_worker_count(r->n_threads, r->n_tensors);
     if (dw_parallel(n_workers, r->n_tensors, store_tensor, (void *)r, NULL, NULL) ==
@@ -52,7 +52,7 @@ void dw_widened_store(const dw_replica *r)
         store_tensor((void *)r, t, 0, NULL);
 }
 
-static bool is_same(const dw_replica *r, size_t t)
+static bool is_same(const dw_target *r, size_t t)
 {
     const uint8_t *wide = r->widened->live[t];
     const uint16_t *narrow = r->tensors[t].data;
@@ -62,7 +62,7 @@ static bool is_same(const dw_replica *r, size_t t)
     return difference == 0;
 }
 
-const char *dw_widened_compare(const dw_replica *r, size_t first, size_t n)
+const char *dw_widened_compare(const dw_target *r, size_t first, size_t n)
 {
     for (size_t t = first; t < first + n; t++)
         if (!is_same(r, t))
@@ -72,7 +72,7 @@ const char *dw_widened_compare(const dw_replica *r, size_t first, size_t n)
 
 /* ---- the elements of a patch ---- */
 
-void dw_widened_store_patch(const dw_replica *r)
+void dw_widened_store_patch(const dw_target *r)
 {
     for (size_t i = 0; i < r->patch->n_segments; i++) {
         const dw_segment *s = &r->patch->segments[i];
@@ -83,7 +83,7 @@ void dw_widened_store_patch(const dw_replica *r)
     }
 }
 
-const char *dw_widened_compare_patch(const dw_replica *r)
+const char *dw_widened_compare_patch(const dw_target *r)
 {
     for (size_t i = 0; i < r->patch->n_segments; i++) {
         const dw_segment *s = &r->patch->segments[i];
@@ -158,7 +158,7 @@ static dw_status make_copy(dw_widened *w, dw_tensor *view, const bool *is_wide,
 }
 
 /* Notes the caller's memory of each tensor of R. */
-static dw_status take_live(dw_replica *r, const dw_tensor *memory, const bool *is_wide,
+static dw_status take_live(dw_target *r, const dw_tensor *memory, const bool *is_wide,
                            dw_error *err)
 {
     dw_name_index names;
@@ -173,13 +173,13 @@ static dw_status take_live(dw_replica *r, const dw_tensor *memory, const bool *i
     return DW_OK;
 }
 
-dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
-                                  size_t n_tensors, const dw_tensor *memory, bool empty,
-                                  const char *spool_dir, unsigned n_threads,
-                                  dw_error *err)
+dw_status dw_target_open_widened(dw_target **out, const dw_tensor *table,
+                                 size_t n_tensors, const dw_follow_options *options,
+                                 dw_error *err)
 {
-    dw_replica *r = NULL;
-    *out = NULL;
+    dw_target *r = NULL;
+    const dw_tensor *memory = options->tensors;
+    const bool empty = options->tensors_empty;
     dw_widened *w = dw_alloc_zeroed(1, sizeof *w);
     dw_tensor *view = dw_alloc_array(n_tensors, sizeof *view);
     bool *is_wide = dw_alloc_array(n_tensors, sizeof *is_wide);
@@ -192,10 +192,11 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
     if (status == DW_OK)
         status = view_as_stream(view, is_wide, table, memory, n_tensors, err);
     if (status == DW_OK)
-        status = make_copy(w, view, is_wide, memory, n_tensors, spool_dir, empty, err);
+        status = make_copy(w, view, is_wide, memory, n_tensors, options->spool_dir, empty,
+                           err);
     if (status == DW_OK)
-        status =
-            dw_replica_open_memory(&r, table, n_tensors, view, empty, n_threads, err);
+        status = dw_target_open_memory(&r, table, n_tensors, view, empty,
+                                       options->n_threads, err);
     if (status == DW_OK) {
         r->widened = w;
         w = NULL;
@@ -207,15 +208,11 @@ dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
     dw_widened_free(w);
     dw_free(view);
     dw_free(is_wide);
-    if (status == DW_OK)
-        *out = r;
-    else
-        dw_replica_close(r);
-    return status;
+    return dw_target_give(out, r, status);
 }
 
 /* The tensors that are widened keep their copy: VIEW has its memory. */
-static dw_status view_copies(const dw_replica *r, dw_tensor *view, const bool *is_wide,
+static dw_status view_copies(const dw_target *r, dw_tensor *view, const bool *is_wide,
                              size_t n_tensors, dw_error *err)
 {
     dw_name_index names;
@@ -225,7 +222,7 @@ static dw_status view_copies(const dw_replica *r, dw_tensor *view, const bool *i
     for (size_t i = 0; status == DW_OK && i < n_tensors; i++) {
         const size_t t = dw_name_index_find(&names, view[i].name);
         if (t == SIZE_MAX)
-            continue; /* dw_replica_take_data refuses the list */
+            continue; /* dw_target_take_data refuses the list */
         if (is_wide[i] != (r->widened->live[t] != NULL))
             status = dw_fail_tensor(err, DW_MISMATCH, "memory", view[i].name,
                                     "it had another type when the follower was opened: "
@@ -237,7 +234,7 @@ static dw_status view_copies(const dw_replica *r, dw_tensor *view, const bool *i
     return status;
 }
 
-dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tensors,
+dw_status dw_widened_move(dw_target *r, const dw_tensor *memory, size_t n_tensors,
                           uint8_t ***was, dw_error *err)
 {
     dw_tensor *view = dw_alloc_array(n_tensors, sizeof *view);
@@ -249,7 +246,7 @@ dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tenso
     if (status == DW_OK)
         status = view_copies(r, view, is_wide, n_tensors, err);
     if (status == DW_OK)
-        status = dw_replica_take_data(r, view, n_tensors, "memory", err);
+        status = dw_target_take_data(r, view, n_tensors, "memory", err);
     if (status == DW_OK) {
         *was = r->widened->live;
         r->widened->live = live;
@@ -262,7 +259,7 @@ dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tenso
     return status;
 }
 
-void dw_widened_moved(dw_replica *r, uint8_t **was, bool is_good)
+void dw_widened_moved(dw_target *r, uint8_t **was, bool is_good)
 {
     uint8_t **live = r->widened->live;
     if (was && !is_good)

@@ -1,7 +1,7 @@
 /* Memory in F32 that follows a stream in BF16.
  *
  * A file without a name holds a copy of the weights as the stream has them. Deltas are
- * decoded against it, and digests are computed from it, as for any other replica. The
+ * decoded against it, and digests are computed from it, as for any other target. The
  * caller's memory is written only from that copy, once it is proven, and is compared with
  * it bit by bit: widening is exact, so the two must be the same.
  */
@@ -9,30 +9,24 @@
 #define DW_WEIGHTS_WIDEN_H
 
 #include "codec/patch.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 
-/* As dw_replica_open_memory, but MEMORY may have F32 tensors in place of BF16 ones of the
- * stream. Their copy is in SPOOL_DIR. */
-dw_status dw_replica_open_widened(dw_replica **out, const dw_tensor *table,
-                                  size_t n_tensors, const dw_tensor *memory, bool empty,
-                                  const char *spool_dir, unsigned n_threads,
-                                  dw_error *err);
-/* Points R at MEMORY, as dw_replica_move does, and notes in *WAS where the F32 tensors
+/* Points R at MEMORY, as dw_target_move does, and notes in *WAS where the F32 tensors
  * were. dw_widened_moved ends it: unless IS_GOOD, they are there again. */
-dw_status dw_widened_move(dw_replica *r, const dw_tensor *memory, size_t n_tensors,
+dw_status dw_widened_move(dw_target *r, const dw_tensor *memory, size_t n_tensors,
                           uint8_t ***was, dw_error *err);
-void dw_widened_moved(dw_replica *r, uint8_t **was, bool is_good);
+void dw_widened_moved(dw_target *r, uint8_t **was, bool is_good);
 void dw_widened_free(dw_widened *widened);
 
 /* Stores all weights of R to the caller's memory, or those of its patch. */
-void dw_widened_store(const dw_replica *r);
-void dw_widened_store_patch(const dw_replica *r);
+void dw_widened_store(const dw_target *r);
+void dw_widened_store_patch(const dw_target *r);
 
 /* The name of the first tensor from FIRST to FIRST + N - 1 whose memory is not what it
  * should be; NULL: there is none. */
-const char *dw_widened_compare(const dw_replica *r, size_t first, size_t n);
+const char *dw_widened_compare(const dw_target *r, size_t first, size_t n);
 
 /* The same for the elements that the patch of R replaces. */
-const char *dw_widened_compare_patch(const dw_replica *r);
+const char *dw_widened_compare_patch(const dw_target *r);
 
 #endif

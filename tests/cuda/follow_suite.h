@@ -18,7 +18,7 @@
 #include "tensor/device.h"
 #include "unit/random_parts.h"
 #include "unit/stream_fixture.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 
 static dw_device *devices[2]; /* the includer opens them; they may be one machine's */
 

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 #include "fault/wrong_calls.h"
 #include "unit/disk_model.h"
 #include "unit/random_parts.h"
@@ -189,25 +189,25 @@ static void held_free(held *h)
     disk_free(&h->disk);
 }
 
-static dw_status stage_in(dw_replica *r, const held *h, dw_error *err)
+static dw_status stage_in(dw_target *r, const held *h, dw_error *err)
 {
-    return dw_replica_stage_parts(r, h->parts.list, CUT_PARTS, &h->goal, NULL, err);
+    return dw_target_stage_parts(r, h->parts.list, CUT_PARTS, &h->goal, NULL, err);
 }
 
 /* All steps, the staging twice. */
 static dw_status run_steps(const held *h, bool sweep, dw_error *err)
 {
-    dw_replica *r;
-    dw_status status = dw_replica_open_checkpoint(&r, h->disk.path, 1, false, NULL, err);
+    dw_target *r;
+    dw_status status = dw_target_open_checkpoint(&r, h->disk.path, 1, false, NULL, err);
     for (int i = 0; status == DW_OK && i < 2; i++)
         status = stage_in(r, h, err);
     if (status == DW_OK)
-        status = dw_replica_prepare(r, err);
+        status = dw_target_prepare(r, err);
     if (status == DW_OK)
-        status = dw_replica_apply(r, err);
+        status = dw_target_apply(r, err);
     if (status == DW_OK)
-        status = dw_replica_finish(r, sweep, err);
-    dw_replica_close(r);
+        status = dw_target_finish(r, sweep, err);
+    dw_target_close(r);
     return status;
 }
 
@@ -217,20 +217,20 @@ static void check_next_open(const held *h)
     const bool has_patch = disk_has_patch(&h->disk), is_old = disk_is_old(&h->disk);
     if (!has_patch)
         assert_true(is_old || disk_is_new(&h->disk));
-    dw_replica *r;
+    dw_target *r;
     bool recovered;
     assert_int_equal(
-        dw_replica_open_checkpoint(&r, h->disk.path, 1, false, &recovered, NULL), DW_OK);
+        dw_target_open_checkpoint(&r, h->disk.path, 1, false, &recovered, NULL), DW_OK);
     assert_int_equal(recovered, has_patch);
-    assert_null(dw_replica_staged_path(r));
+    assert_null(dw_target_staged_path(r));
     assert_true(disk_is_tidy(&h->disk) && !disk_has_patch(&h->disk));
     assert_true(has_patch || !is_old ? disk_is_new(&h->disk) : disk_is_old(&h->disk));
     if (disk_is_old(&h->disk)) {
         assert_int_equal(stage_in(r, h, NULL), DW_OK);
-        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
-        assert_int_equal(dw_replica_finish(r, false, NULL), DW_OK);
+        assert_int_equal(dw_target_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_target_finish(r, false, NULL), DW_OK);
     }
-    dw_replica_close(r);
+    dw_target_close(r);
     assert_true(disk_is_new(&h->disk) && disk_is_tidy(&h->disk));
 }
 
@@ -279,10 +279,10 @@ static void test_held_killed_when_prepared(void **state)
         fflush(NULL);
         pid_t child = fork();
         if (child == 0) {
-            dw_replica *r;
-            if (dw_replica_open_checkpoint(&r, h.disk.path, 1, false, NULL, NULL) !=
+            dw_target *r;
+            if (dw_target_open_checkpoint(&r, h.disk.path, 1, false, NULL, NULL) !=
                     DW_OK ||
-                stage_in(r, &h, NULL) != DW_OK || dw_replica_prepare(r, NULL) != DW_OK)
+                stage_in(r, &h, NULL) != DW_OK || dw_target_prepare(r, NULL) != DW_OK)
                 _exit(1);
             _exit(KILLED);
         }
@@ -334,10 +334,10 @@ static void test_held_steps_repeat(void **state)
     for (int step = 0; step < 5; step++) { /* stage, prepare, apply, finish; discard */
         unsigned n_steps = 0;
         for (bool reached = true; reached; n_steps++) {
-            dw_replica *r;
+            dw_target *r;
             disk_reset(&h.disk);
             assert_int_equal(
-                dw_replica_open_checkpoint(&r, h.disk.path, 1, false, NULL, NULL), DW_OK);
+                dw_target_open_checkpoint(&r, h.disk.path, 1, false, NULL, NULL), DW_OK);
             for (int s = 0; s < 4; s++) {
                 dw_status status = DW_IO;
                 for (int attempt = 0; status != DW_OK && attempt < 2; attempt++) {
@@ -350,12 +350,12 @@ static void test_held_steps_repeat(void **state)
                         calls_left = NEVER;
                         assert_int_equal(stage_in(r, &h, NULL), DW_OK);
                         calls_left = now ? (int)n_steps : NEVER;
-                        status = dw_replica_discard(r, NULL);
+                        status = dw_target_discard(r, NULL);
                     } else {
                         status = s == 0   ? stage_in(r, &h, NULL)
-                                 : s == 1 ? dw_replica_prepare(r, NULL)
-                                 : s == 2 ? dw_replica_apply(r, NULL)
-                                          : dw_replica_finish(r, n_steps % 2, NULL);
+                                 : s == 1 ? dw_target_prepare(r, NULL)
+                                 : s == 2 ? dw_target_apply(r, NULL)
+                                          : dw_target_finish(r, n_steps % 2, NULL);
                     }
                     if (now)
                         reached = calls_left == NEVER;
@@ -365,7 +365,7 @@ static void test_held_steps_repeat(void **state)
                 if (step == 4 && s == 0)
                     break;
             }
-            dw_replica_close(r);
+            dw_target_close(r);
             assert_true(disk_is_tidy(&h.disk) && !disk_has_patch(&h.disk));
             assert_true(step == 4 ? disk_is_old(&h.disk) : disk_is_new(&h.disk));
         }

@@ -67,7 +67,7 @@ static int64_t follow_with_fault(fixture *x, uint64_t from, const cuda_fault *fa
         assert_fine(x, dw_follower_open(&f, x->store, &options, &x->err));
     }
     const uint64_t version = dw_follower_version(f);
-    if (version != DW_NO_VERSION && dw_weights_update(f->weights) < DW_UPDATE_APPLIED)
+    if (version != DW_NO_VERSION && dw_target_update(f->weights) < DW_UPDATE_APPLIED)
         assert_true(placed_is(&p, &x->at[version]));
     assert_fine(x, dw_follower_sync(f, 3, NULL, NULL, &x->err));
     assert_int_equal(dw_follower_version(f), 3);

@@ -2,7 +2,7 @@
  * `sweep_every` versions. In memory, no version is reported any more until the caller
  * goes on; a directory is mended at once. Either way the weights are fetched again. */
 #include "follow/follower.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
 
@@ -46,7 +46,7 @@ static void sweep_in(const char *into, bool reopen)
     dw_follower *f;
     assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
     assert_fine(&x, dw_follower_sync(f, 3, NULL, NULL, &x.err));
-    const dw_replica *now = f->weights->now;
+    const dw_target *now = f->weights;
     for (size_t t = 0; t < now->n_tensors; t++)
         if (strcmp(now->tensors[t].name, "count") == 0)
             ((uint8_t *)now->tensors[t].data)[7] ^= 1;

@@ -15,7 +15,7 @@
 #include "unit/failing_allocator.h"
 #include "unit/stream_fixture.h"
 #include "unit/temp_dir.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 
 static dw_follow_options follow_into(const char *into)
 {
@@ -157,18 +157,18 @@ static void test_discard_prepared(void **state)
     dw_follower *f;
     assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
     assert_fine(&x, dw_follower_sync(f, 2, NULL, NULL, &x.err));
-    assert_int_equal(dw_weights_prepare(f->weights, &x.err), DW_INVALID);
+    assert_int_equal(dw_target_prepare(f->weights, &x.err), DW_INVALID);
     stage_and_prepare(&x, f, 3);
-    assert_int_equal(dw_weights_discard(f->weights, &x.err), DW_INVALID);
+    assert_int_equal(dw_target_discard(f->weights, &x.err), DW_INVALID);
     assert_fine(&x, dw_follower_apply(f, &x.err));
-    assert_int_equal(dw_weights_discard(f->weights, &x.err), DW_INVALID);
+    assert_int_equal(dw_target_discard(f->weights, &x.err), DW_INVALID);
     assert_fine(&x, dw_follower_finish(f, &x.err));
     assert_weights(&x, f, 3);
     dw_follower_close(f);
     fixture_close(&x);
 }
 
-static void damage(dw_replica *r)
+static void damage(dw_target *r)
 {
     for (size_t t = 0; t < r->n_tensors; t++)
         if (strcmp(r->tensors[t].name, "count") == 0)
@@ -186,8 +186,8 @@ static void test_interrupted_repair(void **state)
     dw_follower *f;
     assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
     assert_fine(&x, dw_follower_sync(f, 3, NULL, NULL, &x.err));
-    damage(f->weights->now);
-    dw_replica_distrust(f->weights->now);
+    damage(f->weights);
+    dw_target_distrust(f->weights);
     stage_and_prepare(&x, f, 3); /* from the anchor */
     dw_follower_close(f);        /* as a kill: what is prepared stays */
     assert_fine(&x, dw_follower_open(&f, x.store, &options, &x.err));
@@ -204,15 +204,15 @@ static void test_interrupted_repair(void **state)
 static bool sweep_without_memory(fixture *x, dw_follower *f, size_t n)
 {
     assert_fine(x, dw_follower_sync(f, 3, NULL, NULL, &x->err));
-    damage(f->weights->now);
+    damage(f->weights);
     failing_allocator a;
     failing_allocator_install(&a, n);
     a.once = 1;
-    const dw_status status = dw_weights_sweep(f->weights, 1, NULL);
+    const dw_status status = dw_target_sweep(f->weights, 1, NULL);
     dw_set_allocator(NULL);
     assert_true(status == DW_CORRUPT || status == DW_NO_MEMORY);
     if (status == DW_NO_MEMORY) /* the next one finds the damage */
-        (void)dw_weights_sweep(f->weights, 1, NULL);
+        (void)dw_target_sweep(f->weights, 1, NULL);
     dw_status last = DW_CORRUPT;
     for (unsigned tries = 0; last == DW_CORRUPT && tries < 2; tries++)
         last = dw_follower_sync(f, 4, NULL, NULL, &x->err);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 #include "disk_model.h"
 #include "failing_allocator.h"
 #include "random_parts.h"
@@ -31,22 +31,22 @@ static void drop(void)
     disk_free(&disk);
 }
 
-static dw_replica *hold(void)
+static dw_target *hold(void)
 {
-    dw_replica *r;
+    dw_target *r;
     bool recovered = true;
     dw_error err = {0};
     dw_status status =
-        dw_replica_open_checkpoint(&r, disk.path, 2, false, &recovered, &err);
+        dw_target_open_checkpoint(&r, disk.path, 2, false, &recovered, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(status, DW_OK);
     assert_false(recovered);
     return r;
 }
 
-static dw_status stage(dw_replica *r, const dw_patch_goal *to, dw_error *err)
+static dw_status stage(dw_target *r, const dw_patch_goal *to, dw_error *err)
 {
-    return dw_replica_stage_parts(r, two_versions.list, CUT_PARTS, to, NULL, err);
+    return dw_target_stage_parts(r, two_versions.list, CUT_PARTS, to, NULL, err);
 }
 
 static size_t n_files(void)
@@ -60,15 +60,15 @@ static void test_steps(void **state)
     for (int sharded = 0; sharded < 2; sharded++)
         for (int sweep = 0; sweep < 2; sweep++) {
             make(sharded, 3000);
-            dw_replica *r = hold();
+            dw_target *r = hold();
             bool pending;
             size_t n;
-            assert_non_null(dw_checkpoint_tensors(r->target.ckpt, &n));
+            assert_non_null(dw_checkpoint_tensors(r->files.ckpt, &n));
             assert_int_equal(n, 4);
-            assert_null(dw_replica_staged_path(r));
+            assert_null(dw_target_staged_path(r));
 
             assert_int_equal(stage(r, &goal, NULL), DW_OK);
-            const char *staged = dw_replica_staged_path(r);
+            const char *staged = dw_target_staged_path(r);
             assert_non_null(strstr(staged, "/.deltawire/"));
             assert_int_equal(access(staged, F_OK), 0);
             assert_true(disk_is_old(&disk) && !disk_has_patch(&disk));
@@ -79,28 +79,28 @@ static void test_steps(void **state)
 
             for (int again = 0; again < 2; again++) { /* apply may do it too */
                 if (!sweep)
-                    assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
+                    assert_int_equal(dw_target_prepare(r, NULL), DW_OK);
                 assert_true(disk_is_old(&disk) && disk_has_patch(&disk) == !sweep);
                 assert_int_equal(r->update > DW_UPDATE_STAGED, !sweep);
             }
-            assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
-            assert_string_equal(dw_replica_staged_path(r), disk.patch);
+            assert_int_equal(dw_target_apply(r, NULL), DW_OK);
+            assert_string_equal(dw_target_staged_path(r), disk.patch);
             assert_true(disk_is_new(&disk) && disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
             assert_int_equal(dw_checkpoint_pending(disk.path, &pending, NULL), DW_OK);
             assert_true(pending);
-            assert_int_equal(dw_replica_apply(r, NULL), DW_OK); /* already done */
+            assert_int_equal(dw_target_apply(r, NULL), DW_OK); /* already done */
 
-            assert_int_equal(dw_replica_prepare(r, NULL), DW_OK); /* already applied */
-            assert_int_equal(dw_replica_finish(r, sweep, NULL), DW_OK);
-            assert_null(dw_replica_staged_path(r));
+            assert_int_equal(dw_target_prepare(r, NULL), DW_OK); /* already applied */
+            assert_int_equal(dw_target_finish(r, sweep, NULL), DW_OK);
+            assert_null(dw_target_staged_path(r));
             assert_false(r->update > DW_UPDATE_STAGED);
             assert_true(disk_is_new(&disk) && !disk_has_patch(&disk) &&
                         disk_is_tidy(&disk));
-            dw_replica_close(r);
+            dw_target_close(r);
             drop();
         }
-    dw_replica_close(NULL);
+    dw_target_close(NULL);
 }
 
 /* Version after version with one holder, which keeps the digests. */
@@ -108,12 +108,12 @@ static void test_many_versions(void **state)
 {
     (void)state;
     make(true, 500);
-    dw_replica *r = hold();
+    dw_target *r = hold();
     model now = model_copy(&disk.old_model, false);
     dw_slice slices[4];
     dw_digest digests[4];
     size_t n;
-    const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n);
+    const dw_tensor *tensors = dw_checkpoint_tensors(r->files.ckpt, &n);
     for (size_t t = 0; t < 4; t++)
         slices[t] = dw_slice_whole(tensors, t);
     assert_int_equal(dw_digest_tensors(digests, NULL, tensors, n, 1, NULL, NULL), DW_OK);
@@ -132,9 +132,9 @@ static void test_many_versions(void **state)
         dw_delta_info info;
         dw_delta_get_info(delta, &info);
         const dw_patch_goal to = {true, info.new_state, version};
-        assert_int_equal(dw_replica_stage_parts(r, &part, 1, &to, NULL, NULL), DW_OK);
-        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
-        assert_int_equal(dw_replica_finish(r, version % 2, NULL), DW_OK);
+        assert_int_equal(dw_target_stage_parts(r, &part, 1, &to, NULL, NULL), DW_OK);
+        assert_int_equal(dw_target_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_target_finish(r, version % 2, NULL), DW_OK);
         memcpy(digests, after, sizeof digests);
         for (size_t t = 0; t < 4; t++)
             assert_memory_equal(tensors[t].data, next.tensors[t].data,
@@ -143,7 +143,7 @@ static void test_many_versions(void **state)
         model_free(&now);
         now = next;
     }
-    dw_replica_close(r);
+    dw_target_close(r);
     assert_true(disk_is_tidy(&disk));
     model_free(&now);
     drop();
@@ -153,25 +153,25 @@ static void test_discard_and_replace(void **state)
 {
     (void)state;
     make(false, 300);
-    dw_replica *r = hold();
-    assert_int_equal(dw_replica_discard(r, NULL), DW_OK); /* nothing is staged */
+    dw_target *r = hold();
+    assert_int_equal(dw_target_discard(r, NULL), DW_OK); /* nothing is staged */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(stage(r, &goal, NULL), DW_OK);
         assert_int_equal(n_files(), disk.n_files + 1);
     }
-    assert_int_equal(dw_replica_discard(r, NULL), DW_OK);
-    assert_null(dw_replica_staged_path(r));
+    assert_int_equal(dw_target_discard(r, NULL), DW_OK);
+    assert_null(dw_target_staged_path(r));
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
     /* a refused one also drops the one before */
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
     dw_patch_goal wrong = goal;
     wrong.state ^= 1;
     assert_int_equal(stage(r, &wrong, NULL), DW_CORRUPT);
-    assert_null(dw_replica_staged_path(r));
+    assert_null(dw_target_staged_path(r));
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
     /* a staged version ends with its holder */
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
-    dw_replica_close(r);
+    dw_target_close(r);
     assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
     drop();
 }
@@ -181,27 +181,27 @@ static void test_wrong_order(void **state)
     (void)state;
     make(false, 300);
     dw_error err;
-    dw_replica *r = hold();
-    assert_int_equal(dw_replica_prepare(r, &err), DW_INVALID);
+    dw_target *r = hold();
+    assert_int_equal(dw_target_prepare(r, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is staged");
-    assert_int_equal(dw_replica_apply(r, &err), DW_INVALID);
+    assert_int_equal(dw_target_apply(r, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is staged");
-    assert_int_equal(dw_replica_finish(r, true, &err), DW_INVALID);
+    assert_int_equal(dw_target_finish(r, true, &err), DW_INVALID);
     assert_string_equal(err.text, "nothing is applied");
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
-    assert_int_equal(dw_replica_finish(r, true, &err), DW_INVALID);
-    assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
-    assert_int_equal(dw_replica_discard(r, &err), DW_INVALID);
+    assert_int_equal(dw_target_finish(r, true, &err), DW_INVALID);
+    assert_int_equal(dw_target_apply(r, NULL), DW_OK);
+    assert_int_equal(dw_target_discard(r, &err), DW_INVALID);
     assert_string_equal(err.text, "version 42 is prepared: apply and finish it first");
     assert_int_equal(stage(r, &goal, &err), DW_INVALID);
-    dw_replica_close(r); /* and not finished: the next one does it */
+    dw_target_close(r); /* and not finished: the next one does it */
     assert_true(disk_has_patch(&disk));
     bool recovered;
     assert_int_equal(
-        dw_replica_open_checkpoint(&r, disk.path, 1, false, &recovered, NULL), DW_OK);
+        dw_target_open_checkpoint(&r, disk.path, 1, false, &recovered, NULL), DW_OK);
     assert_true(recovered && disk_is_new(&disk) && disk_is_tidy(&disk) &&
                 !disk_has_patch(&disk));
-    dw_replica_close(r);
+    dw_target_close(r);
     drop();
 }
 
@@ -210,17 +210,17 @@ static void test_one_holder(void **state)
     (void)state;
     make(true, 50);
     dw_error err;
-    dw_replica *r = hold(), *second = (dw_replica *)1;
+    dw_target *r = hold(), *second = (dw_target *)1;
     assert_int_equal(
-        dw_replica_open_checkpoint(&second, disk.files[1], 1, false, NULL, &err),
+        dw_target_open_checkpoint(&second, disk.files[1], 1, false, NULL, &err),
         DW_CONFLICT);
     assert_null(second);
     assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err),
                      DW_CONFLICT);
-    dw_replica_close(r);
+    dw_target_close(r);
     assert_int_equal(dw_checkpoint_apply(disk.path, disk.delta, NULL, NULL, &err), DW_OK);
     assert_int_equal(
-        dw_replica_open_checkpoint(&second, temp_path("nothing"), 1, false, NULL, &err),
+        dw_target_open_checkpoint(&second, temp_path("nothing"), 1, false, NULL, &err),
         DW_NOT_FOUND);
     assert_null(second);
     drop();
@@ -233,10 +233,10 @@ static void test_linked_meanwhile(void **state)
 {
     (void)state;
     make(0, 3000);
-    dw_replica *r = hold();
+    dw_target *r = hold();
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
-    assert_int_equal(dw_replica_prepare(r, NULL), DW_OK);
-    dw_replica_close(r);
+    assert_int_equal(dw_target_prepare(r, NULL), DW_OK);
+    dw_target_close(r);
     const char *other = temp_path("other-name");
     assert_int_equal(link(disk.path, other), 0);
     size_t n, n_after;
@@ -244,9 +244,9 @@ static void test_linked_meanwhile(void **state)
     bool recovered;
     dw_error err = {0};
     assert_int_equal(
-        dw_replica_open_checkpoint(&r, disk.path, 0, false, &recovered, &err), DW_OK);
+        dw_target_open_checkpoint(&r, disk.path, 0, false, &recovered, &err), DW_OK);
     assert_true(recovered && disk_is_new(&disk) && !disk_has_patch(&disk));
-    dw_replica_close(r);
+    dw_target_close(r);
     uint8_t *after = get_file(other, &n_after);
     assert_int_equal(n, n_after);
     assert_memory_equal(before, after, n);
@@ -270,7 +270,7 @@ static void test_leftovers(void **state)
         if (by_recover)
             assert_int_equal(dw_checkpoint_recover(disk.path, 1, NULL, NULL), DW_OK);
         else
-            dw_replica_close(hold());
+            dw_target_close(hold());
         assert_true(disk_is_old(&disk) && disk_is_tidy(&disk));
     }
     drop();
@@ -284,10 +284,10 @@ static void test_finish_finds(void **state)
         make(false, 300);
         dw_error err;
         size_t n;
-        dw_replica *r = hold();
-        const dw_tensor *tensors = dw_checkpoint_tensors(r->target.ckpt, &n);
+        dw_target *r = hold();
+        const dw_tensor *tensors = dw_checkpoint_tensors(r->files.ckpt, &n);
         assert_int_equal(stage(r, &goal, NULL), DW_OK);
-        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_target_apply(r, NULL), DW_OK);
         /* with SWEEP an element that did not change; else the first that did */
         uint8_t *at = tensors[0].data;
         const uint8_t *old = disk.old_model.tensors[0].data;
@@ -295,14 +295,14 @@ static void test_finish_finds(void **state)
         while ((at[i] == old[i]) != sweep)
             i++;
         at[i] ^= 0x80;
-        assert_int_equal(dw_replica_finish(r, sweep, &err), DW_CORRUPT);
+        assert_int_equal(dw_target_finish(r, sweep, &err), DW_CORRUPT);
         assert_string_equal(err.where, disk.path);
         assert_non_null(strstr(err.text, sweep ? "the checkpoint is not version 42"
                                                : "does not hold what was stored"));
         assert_true(disk_has_patch(&disk));
         at[i] ^= 0x80;
-        assert_int_equal(dw_replica_finish(r, sweep, &err), DW_OK);
-        dw_replica_close(r);
+        assert_int_equal(dw_target_finish(r, sweep, &err), DW_OK);
+        dw_target_close(r);
         assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
         drop();
     }
@@ -314,32 +314,32 @@ static void test_some_parts(void **state)
     (void)state;
     make(false, 300);
     dw_error err;
-    dw_replica *r = hold();
+    dw_target *r = hold();
     const dw_patch_goal none = {.version = 42};
     for (size_t i = 0; i < CUT_PARTS; i++) {
         assert_int_equal(
-            dw_replica_stage_parts(r, &two_versions.list[i], 1, &none, NULL, &err),
+            dw_target_stage_parts(r, &two_versions.list[i], 1, &none, NULL, &err),
             DW_OK);
-        assert_int_equal(dw_replica_apply(r, NULL), DW_OK);
-        assert_int_equal(dw_replica_finish(r, true, NULL), DW_OK);
+        assert_int_equal(dw_target_apply(r, NULL), DW_OK);
+        assert_int_equal(dw_target_finish(r, true, NULL), DW_OK);
     }
-    dw_replica_close(r);
+    dw_target_close(r);
     assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
     drop();
 }
 
 static dw_status run_all(dw_error *err)
 {
-    dw_replica *r;
+    dw_target *r;
     disk_reset(&disk);
-    dw_status status = dw_replica_open_checkpoint(&r, disk.path, 1, false, NULL, err);
+    dw_status status = dw_target_open_checkpoint(&r, disk.path, 1, false, NULL, err);
     if (status == DW_OK)
         status = stage(r, &goal, err);
     if (status == DW_OK)
-        status = dw_replica_apply(r, err);
+        status = dw_target_apply(r, err);
     if (status == DW_OK)
-        status = dw_replica_finish(r, true, err);
-    dw_replica_close(r);
+        status = dw_target_finish(r, true, err);
+    dw_target_close(r);
     return status;
 }
 

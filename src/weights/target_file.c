@@ -1,4 +1,4 @@
-/* The file of a replica's weights: its layout, its directory, and filling it. */
+/* The file of the weights: its layout, its directory, and filling it. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "weights/own_dir.h"
-#include "weights/replica.h"
+#include "weights/target_inside.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard_index.h"
 #include "tensor/tensor_list.h"
@@ -23,7 +23,7 @@ typedef struct layout {
 } layout;
 
 /* The layout of the stock library. */
-static dw_status layout_make(layout *out, const dw_replica *r, dw_error *err)
+static dw_status layout_make(layout *out, const dw_target *r, dw_error *err)
 {
     const size_t n = r->n_tensors;
     *out = (layout){.tensors = dw_alloc_array(n, sizeof *out->tensors)};
@@ -51,8 +51,8 @@ static void layout_release(layout *l)
 
 /* ---- filling ---- */
 
-/* Points the replica's tensors into BYTES, or nowhere if that is NULL. */
-static void point_into(dw_replica *r, const layout *l, uint8_t *bytes)
+/* Points the tensors into BYTES, or nowhere if that is NULL. */
+static void point_into(dw_target *r, const layout *l, uint8_t *bytes)
 {
     uint8_t *at = bytes ? bytes + l->header.n_bytes : NULL;
     for (size_t i = 0; i < r->n_tensors; i++) {
@@ -64,7 +64,7 @@ static void point_into(dw_replica *r, const layout *l, uint8_t *bytes)
 }
 
 /* Fills a file that has no name yet, and digests it. */
-static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
+static dw_status fill_file(dw_target *r, dw_new_file *file, const layout *l,
                            const dw_position *position, dw_fill_fn source, void *context,
                            dw_error *err)
 {
@@ -83,9 +83,9 @@ static dw_status fill_file(dw_replica *r, dw_new_file *file, const layout *l,
     if (status == DW_OK)
         status = source(context, r->tensors, r->n_tensors, err);
     if (status == DW_OK)
-        status = dw_replica_digest(r, NULL, err);
+        status = dw_target_digest(r, err);
     if (status == DW_OK)
-        status = dw_replica_check(r, position, err);
+        status = dw_target_check(r, position, err);
     if (status == DW_OK)
         status = dw_map_sync(&map, file->path, err);
     dw_map_close(&map);
@@ -121,7 +121,7 @@ static dw_status remove_shards(const char *path, dw_error *err)
     return status;
 }
 
-static dw_status make_file(dw_replica *r, const char *path, const dw_position *position,
+static dw_status make_file(dw_target *r, const char *path, const dw_position *position,
                            dw_fill_fn source, void *context, dw_error *err)
 {
     layout l = {0};
@@ -147,8 +147,8 @@ static dw_status make_file(dw_replica *r, const char *path, const dw_position *p
     return status;
 }
 
-dw_status dw_replica_fill_dir(dw_replica *r, const dw_position *position,
-                              dw_fill_fn source, void *context, dw_error *err)
+dw_status dw_target_fill_dir(dw_target *r, const dw_position *position, dw_fill_fn source,
+                             void *context, dw_error *err)
 {
     char *path = dw_join_path(r->dir, DW_WEIGHTS_NAME);
     dw_status status =
@@ -156,7 +156,7 @@ dw_status dw_replica_fill_dir(dw_replica *r, const dw_position *position,
     if (status == DW_OK)
         status = make_file(r, path, position, source, context, err);
     if (status == DW_OK)
-        status = dw_replica_map_dir(r, err);
+        status = dw_target_map_dir(r, err);
     dw_free(path);
     return status;
 }

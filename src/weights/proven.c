@@ -1,16 +1,16 @@
-#include "publish/proof.h"
+#include "weights/proven.h"
 
 #include "base/error.h"
 #include "base/mem.h"
 #include "codec/delta.h"
 
 /* The number of the piece that equals SLICE. */
-static size_t find_piece(const dw_pieces *pieces, const dw_slice *slice)
+static size_t find_piece(const dw_slices *cut, const dw_slice *slice)
 {
-    size_t low = 0, high = pieces->cut.n;
+    size_t low = 0, high = cut->n;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
-        const dw_slice *m = &pieces->cut.items[middle];
+        const dw_slice *m = &cut->items[middle];
         if (m->tensor < slice->tensor ||
             (m->tensor == slice->tensor && m->first <= slice->first))
             low = middle;
@@ -35,14 +35,13 @@ static void release(covered *c)
     dw_free(c->digests);
 }
 
-static dw_status open_covered(covered *out, const dw_pieces *pieces,
-                              const dw_object *object, const dw_tensor *base,
-                              const dw_digest *before, dw_error *err)
+static dw_status open_covered(covered *out, const dw_proven *p, const dw_object *object,
+                              const dw_tensor *table, size_t n_table, dw_error *err)
 {
     dw_slices slices;
     *out = (covered){0};
     dw_status status = dw_slices_of_covers(&slices, object->covers, object->n_covers,
-                                           pieces->table, pieces->n_table, err);
+                                           table, n_table, err);
     if (status != DW_OK)
         return status;
     out->n = slices.n;
@@ -54,22 +53,21 @@ static dw_status open_covered(covered *out, const dw_pieces *pieces,
         status = dw_fail_memory(err, object->key);
     }
     for (size_t i = 0; status == DW_OK && i < slices.n; i++) {
-        const size_t piece = find_piece(pieces, &slices.items[i]);
+        const size_t piece = find_piece(p->cut, &slices.items[i]);
         out->pieces[i] = piece;
-        out->views[i] = base[piece];
-        out->digests[i] = before[piece];
+        out->views[i] = p->views[piece];
+        out->digests[i] = p->before[piece];
     }
     dw_slices_free(&slices);
     return status;
 }
 
-dw_status dw_delta_prove(const dw_pieces *pieces, const dw_object *object,
-                         const dw_delta *delta, const dw_tensor *base,
-                         const dw_digest *before, dw_digest *after, unsigned n_threads,
-                         dw_error *err)
+dw_status dw_delta_prove(const dw_proven *p, const dw_object *object,
+                         const dw_delta *delta, const dw_tensor *table, size_t n_table,
+                         unsigned n_threads, dw_error *err)
 {
     covered c;
-    dw_status status = open_covered(&c, pieces, object, base, before, err);
+    dw_status status = open_covered(&c, p, object, table, n_table, err);
     if (status != DW_OK)
         return status;
     dw_apply_options options;
@@ -78,24 +76,26 @@ dw_status dw_delta_prove(const dw_pieces *pieces, const dw_object *object,
     options.base_digests = options.new_digests = c.digests;
     status = dw_delta_verify(delta, c.views, c.n, &options, err);
     for (size_t i = 0; status == DW_OK && i < c.n; i++)
-        after[c.pieces[i]] = c.digests[i];
+        p->after[c.pieces[i]] = c.digests[i];
     release(&c);
     return status;
 }
 
-dw_status dw_delta_move(const dw_pieces *pieces, const dw_object *object,
-                        const dw_delta *delta, const dw_tensor *base,
-                        const dw_digest *before, unsigned n_threads, dw_error *err)
+dw_status dw_proven_apply(const dw_proven *p, const dw_tensor *table, size_t n_table,
+                          unsigned n_threads, dw_error *err)
 {
-    covered c;
-    dw_status status = open_covered(&c, pieces, object, base, before, err);
-    if (status != DW_OK)
-        return status;
-    dw_apply_options options;
-    dw_apply_options_init(&options);
-    options.n_threads = n_threads;
-    options.base_digests = c.digests;
-    status = dw_delta_apply_proven(delta, c.views, c.n, &options, err);
-    release(&c);
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < p->objects->n; i++) {
+        covered c;
+        status = open_covered(&c, p, &p->objects->items[i], table, n_table, err);
+        if (status != DW_OK)
+            break;
+        dw_apply_options options;
+        dw_apply_options_init(&options);
+        options.n_threads = n_threads;
+        options.base_digests = c.digests;
+        status = dw_delta_apply_proven(p->deltas[i], c.views, c.n, &options, err);
+        release(&c);
+    }
     return status;
 }

@@ -1,4 +1,4 @@
-#include "weights/checkpoint_target.h"
+#include "weights/target_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +67,8 @@ static dw_status find_index_of(char **dir, char **first, const char *file, dw_er
     return status;
 }
 
-static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error *err)
+static dw_status find_identity(dw_target_files *t, const dw_checkpoint *ckpt,
+                               dw_error *err)
 {
     const char *index = dw_checkpoint_index(ckpt);
     char *parent = index ? dw_parent_path(index) : NULL;
@@ -95,7 +96,7 @@ static dw_status find_identity(dw_target *t, const dw_checkpoint *ckpt, dw_error
     return status;
 }
 
-void dw_target_release(dw_target *t)
+void dw_target_files_release(dw_target_files *t)
 {
     dw_checkpoint_close(t->ckpt);
     if (t->lock >= 0) /* the lock last */
@@ -107,11 +108,11 @@ void dw_target_release(dw_target *t)
     dw_free(t->patch_path);
     dw_free(t->staged_path);
     dw_free(t->lock_path);
-    *t = (dw_target){.lock = -1};
+    *t = (dw_target_files){.lock = -1};
 }
 
 /* DIR/.deltawire/NAME or DIR/.deltawire/FILE.NAME; NULL when out of memory. */
-static char *name_own(const dw_target *t, const char *file, const char *name)
+static char *name_own(const dw_target_files *t, const char *file, const char *name)
 {
     char *own = file ? dw_own_path(t->dir, file) : NULL;
     if (!file)
@@ -124,9 +125,9 @@ static char *name_own(const dw_target *t, const char *file, const char *name)
     return path;
 }
 
-dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
+dw_status dw_target_files_find(dw_target_files *t, const char *path, dw_error *err)
 {
-    *t = (dw_target){.path = dw_copy_string(path), .lock = -1};
+    *t = (dw_target_files){.path = dw_copy_string(path), .lock = -1};
     if (!t->path)
         return dw_fail_memory(err, path);
     dw_checkpoint *ckpt;
@@ -149,13 +150,13 @@ dw_status dw_target_identify(dw_target *t, const char *path, dw_error *err)
             status = dw_fail_memory(err, path);
     }
     if (status != DW_OK)
-        dw_target_release(t);
+        dw_target_files_release(t);
     return status;
 }
 
 /* Sets *EXISTS if there is a patch file, and then NAMED and *KIND. A writer names the
  * patch before it is there, until it is gone. */
-static dw_status find_patch(const dw_target *t, bool *exists, dw_patch_seal *named,
+static dw_status find_patch(const dw_target_files *t, bool *exists, dw_patch_seal *named,
                             dw_record_kind *kind, dw_error *err)
 {
     *exists = false;
@@ -166,7 +167,7 @@ static dw_status find_patch(const dw_target *t, bool *exists, dw_patch_seal *nam
                                       : status;
 }
 
-dw_status dw_target_pending(const dw_target *t, bool *pending, dw_error *err)
+dw_status dw_target_files_pending(const dw_target_files *t, bool *pending, dw_error *err)
 {
     dw_patch_seal named = {0};
     dw_record_kind kind = DW_RECORD_NONE;
@@ -175,7 +176,7 @@ dw_status dw_target_pending(const dw_target *t, bool *pending, dw_error *err)
     return status;
 }
 
-dw_status dw_target_may_finish(const dw_target *t, bool *may, dw_error *err)
+dw_status dw_target_files_may_finish(const dw_target_files *t, bool *may, dw_error *err)
 {
     dw_patch_seal found, named = {0};
     dw_record_kind kind = DW_RECORD_NONE;
@@ -202,7 +203,7 @@ dw_status dw_target_remove_patch(const char *dir, dw_error *err)
     return status;
 }
 
-dw_status dw_target_lock(dw_target *t, dw_error *err)
+dw_status dw_target_files_lock(dw_target_files *t, dw_error *err)
 {
     /* writable, because locks over NFS ask for that */
     t->lock = open(t->lock_path, O_RDWR | O_CLOEXEC);

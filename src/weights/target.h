@@ -23,20 +23,19 @@
  *     C   control: the control block, for processes that map W (control.h). Its
  *         sequence is odd while W is written
  *
- * STATES (dw_update_state in follow.h), the files in each of them, and what the next open does after
- * a crash. A "-" means that the file is not there.
+ * STATES (dw_update_state in follow.h), the files in each of them, and what the next open
+ * does after a crash. A "-" means that the file is not there.
  *
  *     state       W        S    P    R            C          the next open
  *     NONE        old      -    -    old          old        has nothing to do
  *     STAGED      old      S    -    old          old        removes S
  *     (preparing) old      S    -    old, next    old        removes S; W is still old
- *     NAMED       old      -    P    old, next    old        applies P; if the rename was
- *                                                            lost, removes S
- *     PREPARED    old      -    P    old, next    old        applies P
+ *     PREPARED    old      -    P    old, next    old        applies P; while its name is
+ *                                                            not durable, it may be S
  *     (applying)  a mix    -    P    old, next    odd        applies P
  *     APPLIED     new      -    P    old, next    new        applies P, which may not be
  *                                                            durable in W
- *     SYNCED      new      -    -    old, next    new        digests W: it is next
+ *     (finishing) new      -    -    old, next    new        digests W: it is next
  *     NONE        new      -    -    new          new        has nothing to do
  *
  * The next open always digests W and compares that with R, so it does not matter if R is
@@ -57,31 +56,32 @@
  * version if reading them proves it, else none. What is staged stays, and apply may be
  * called again; if somebody changed the weights, it is dropped, and they are no version.
  */
-#ifndef DW_WEIGHTS_WEIGHTS_H
-#define DW_WEIGHTS_WEIGHTS_H
+#ifndef DW_WEIGHTS_TARGET_H
+#define DW_WEIGHTS_TARGET_H
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
 #include "stream/cut.h"
 #include "weights/position.h"
+#include "weights/proven.h"
 #include "weights/whole_model.h"
 
-typedef struct dw_weights dw_weights;
+typedef struct dw_target dw_target;
 
 /* ---- opening ---- */
 
 /* Memory of the caller's: same names, types and shapes as TABLE, in any order. The
- * contents are digested, and are no version until dw_weights_adopt. If it is EMPTY, they
+ * contents are digested, and are no version until dw_target_adopt. If it is EMPTY, they
  * are not read, and the memory may be filled directly. */
-dw_status dw_weights_open_memory(dw_weights **out, const dw_tensor *table,
-                                 size_t n_tensors, const dw_tensor *memory, bool empty,
-                                 unsigned n_threads, dw_error *err);
+dw_status dw_target_open_memory(dw_target **out, const dw_tensor *table, size_t n_tensors,
+                                const dw_tensor *memory, bool empty, unsigned n_threads,
+                                dw_error *err);
 
 /* The memory that OPTIONS name. It may have F32 tensors in place of BF16 ones of the
  * stream (widen.h). */
-dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
-                                  size_t n_tensors, const dw_follow_options *options,
-                                  dw_error *err);
+dw_status dw_target_open_widened(dw_target **out, const dw_tensor *table,
+                                 size_t n_tensors, const dw_follow_options *options,
+                                 dw_error *err);
 
 /* The directory that OPTIONS name, which is made if it is not there. Finishes an
  * interrupted update. DW_MISMATCH if it holds another model, DW_CONFLICT if another
@@ -91,201 +91,205 @@ dw_status dw_weights_open_widened(dw_weights **out, const dw_tensor *table,
  * are no error either. What can be mapped is no version, and may be replaced; the rest
  * counts as empty, and stays until the directory is filled. Weights that somebody else
  * put there are DW_CORRUPT. NULL: nothing is replaced. */
-dw_status dw_weights_open_dir(dw_weights **out, const dw_tensor *table, size_t n_tensors,
-                              const char *stream, const dw_follow_options *options,
-                              bool is_own, dw_error *err);
+dw_status dw_target_open_dir(dw_target **out, const dw_tensor *table, size_t n_tensors,
+                             const char *stream, const dw_follow_options *options,
+                             bool is_own, dw_error *err);
 
 /* A substitute for weights that cannot be opened: no version, and no tensor has data. */
-dw_status dw_weights_open_none(dw_weights **out, const dw_tensor *table, size_t n_tensors,
-                               const char *into, dw_error *err);
+dw_status dw_target_open_none(dw_target **out, const dw_tensor *table, size_t n_tensors,
+                              const char *into, dw_error *err);
 
 /* Drops an update that is only staged; the next open finishes one that is prepared.
  * Accepts NULL. */
-void dw_weights_close(dw_weights *weights);
+void dw_target_close(dw_target *target);
 
 /* Makes the directory the follower's: makes a control block if there is none, and private
  * copies of files that are links. Until then, open only finishes an interrupted run. */
-dw_status dw_weights_accept(dw_weights *weights, dw_error *err);
+dw_status dw_target_accept(dw_target *target, dw_error *err);
 
 /* If the record names two versions and no update is under way, rewrites it with the one
  * that the weights are. */
-dw_status dw_weights_forget_next(dw_weights *weights, dw_error *err);
+dw_status dw_target_forget_next(dw_target *target, dw_error *err);
 
 /* ---- directories that are not open ---- */
 
 /* Makes the directory INTO, and those above it, if it is not there. Never DW_NOT_FOUND:
  * to callers that means that the stream is not there yet. */
-dw_status dw_weights_make_dir(const char *into, dw_error *err);
+dw_status dw_target_make_dir(const char *into, dw_error *err);
 
 /* Whether DIR holds a file of a checkpoint, whole or not. */
 bool dw_dir_has_weights(const char *dir);
 
 /* Removes the weights of DIR, their patch and their record. The control block and
  * every other file stay. */
-dw_status dw_weights_empty_dir(const char *dir, dw_error *err);
+dw_status dw_target_empty_dir(const char *dir, dw_error *err);
 
 /* Locks the directory INTO, open as FD, until FD is closed. DW_CONFLICT if another
  * process has the lock. */
-dw_status dw_weights_take_lock(int fd, const char *into, dw_error *err);
+dw_status dw_target_take_lock(int fd, const char *into, dw_error *err);
 
 /* Whether a run was interrupted, so that the next open of INTO writes to its weights. */
-dw_status dw_weights_interrupted(const char *into, bool *interrupted, dw_error *err);
+dw_status dw_target_interrupted(const char *into, bool *interrupted, dw_error *err);
 
 /* Whether that update can be finished: reads its patch, and checks its seal and hashes,
  * that it fits the weights, and that it leads to the version that the record names.
  * Writes nothing. */
-dw_status dw_weights_check_interrupted(const char *into, unsigned n_threads,
-                                       dw_error *err);
+dw_status dw_target_check_interrupted(const char *into, unsigned n_threads,
+                                      dw_error *err);
 
 /* The version that the weights in INTO are: one that their record names, or DW_CORRUPT.
  * Reads all of them. */
-dw_status dw_weights_check_whole(dw_position *at, const char *into, unsigned n_threads,
-                                 dw_error *err);
+dw_status dw_target_check_whole(dw_position *at, const char *into, unsigned n_threads,
+                                dw_error *err);
 
 /* Finishes an interrupted update of the directory that OPTIONS name. Needs no stream. */
-dw_status dw_weights_recover(const dw_follow_options *options, dw_error *err);
+dw_status dw_target_recover(const dw_follow_options *options, dw_error *err);
 
 /* Reads from its record which version the directory INTO is. */
-dw_status dw_weights_recovered(dw_position *at, const char *into, dw_error *err);
+dw_status dw_target_recovered(dw_position *at, const char *into, dw_error *err);
 
 /* ---- the weights as they are ---- */
 
-const dw_position *dw_weights_at(const dw_weights *weights);
+const dw_position *dw_target_at(const dw_target *target);
 
 /* The digest of all weights, whether or not they are a version. */
-dw_digest dw_weights_state(const dw_weights *weights);
+dw_digest dw_target_state(const dw_target *target);
 
 /* In the order of the stream's table: names ascending. */
-const dw_tensor *dw_weights_tensors(const dw_weights *weights, size_t *n_tensors);
-const dw_digest *dw_weights_digests(const dw_weights *weights);
+const dw_tensor *dw_target_tensors(const dw_target *target, size_t *n_tensors);
+const dw_digest *dw_target_digests(const dw_target *target);
 
 /* The directory; NULL for memory. */
-const char *dw_weights_dir(const dw_weights *weights);
+const char *dw_target_dir(const dw_target *target);
 
 /* Its open files; NULL for memory and for an empty directory. */
-const dw_checkpoint *dw_weights_checkpoint(const dw_weights *weights);
+const dw_checkpoint *dw_target_checkpoint(const dw_target *target);
 
-/* Whether dw_weights_fill may be called: there are no weights that anybody reads. */
-bool dw_weights_is_empty(const dw_weights *weights);
+/* Whether dw_target_fill may be called: there are no weights that anybody reads. */
+bool dw_target_is_empty(const dw_target *target);
 
 /* Whether there are weights that may be a version, but it is not known which. */
-bool dw_weights_is_unknown(const dw_weights *weights);
+bool dw_target_is_unknown(const dw_target *target);
 
 /* How the record of the directory was when it was opened; DW_RECORD_DAMAGED once the
  * weights were found changed, DW_RECORD_NONE if they were removed. */
-dw_record_kind dw_weights_record(const dw_weights *weights);
+dw_record_kind dw_target_record(const dw_target *target);
 
 /* Whether weights of no version may be replaced with others: they are this program's, and
  * were damaged. */
-bool dw_weights_may_replace(const dw_weights *weights);
+bool dw_target_may_replace(const dw_target *target);
 
 /* Whether the open, or a sweep, found the weights damaged. Only for a directory that was
  * opened with IS_OWN. */
-bool dw_weights_was_damaged(const dw_weights *weights);
+bool dw_target_was_damaged(const dw_target *target);
 
 /* Whether the open found weights of the stream damaged. *WAS: the version that their
  * record named. */
-bool dw_weights_is_hurt(const dw_weights *weights, dw_position *was);
+bool dw_target_is_hurt(const dw_target *target, dw_position *was);
 
 /* How many files were links and were replaced with private copies. */
-uint64_t dw_weights_n_private(const dw_weights *weights);
+uint64_t dw_target_n_private(const dw_target *target);
 
 /* ---- versions ---- */
 
 /* Declares that the weights are POSITION. DW_MISMATCH if they have another digest. */
-dw_status dw_weights_adopt(dw_weights *weights, const dw_position *position,
-                           dw_error *err);
+dw_status dw_target_adopt(dw_target *target, const dw_position *position, dw_error *err);
 
 /* Declares that memory holds no version. It is in use, so the next version is staged and
  * not filled in. */
-void dw_weights_forget(dw_weights *weights);
+void dw_target_forget(dw_target *target);
 
 /* Declares that nobody reads memory until it holds a version: it may be filled. */
-void dw_weights_allow_fill(dw_weights *weights);
+void dw_target_allow_fill(dw_target *target);
 
 /* The memory lies elsewhere now, with the same contents (dw_follower_move). */
-dw_status dw_weights_move(dw_weights *weights, const dw_tensor *memory, size_t n_tensors,
-                          dw_error *err);
-
-/* The caller changed the memory itself: it is POSITION now. DIGESTS are those of the
- * slices of CUT, which cover all tensors. */
-void dw_weights_note(dw_weights *weights, const dw_position *position,
-                     const dw_slices *cut, const dw_digest *digests);
+dw_status dw_target_relocate(dw_target *target, const dw_tensor *memory, size_t n_tensors,
+                             dw_error *err);
 
 /* Fills empty weights from SOURCE. The result must have the digest of POSITION. A
- * directory is filled completely or not at all. */
-dw_status dw_weights_fill(dw_weights *weights, const dw_position *position,
-                          dw_fill_fn source, void *context, dw_error *err);
+ * directory is filled completely or not at all. Then the state is FILLED, until finish or
+ * the next stage. */
+dw_status dw_target_fill(dw_target *target, const dw_position *position,
+                         dw_fill_fn source, void *context, dw_error *err);
+
+/* Sets that state: the weights became a version with nothing to store. */
+void dw_target_arrive(dw_target *target);
+
+/* Brings the weights to POSITION by deltas that were proven against them. Memory that
+ * failed half way is no version. */
+dw_status dw_target_move(dw_target *target, const dw_position *position,
+                         const dw_proven *proven, dw_error *err);
 
 /* ---- the update ---- */
 
-dw_update_state dw_weights_update(const dw_weights *weights);
+dw_update_state dw_target_update(const dw_target *target);
 
-/* The version that is staged, until it is finished, and how many elements it replaces. */
-const dw_position *dw_weights_next(const dw_weights *weights);
-uint64_t dw_weights_n_changed(const dw_weights *weights);
+/* The version that is staged or filled, until it is finished, and how many elements it
+ * replaces. */
+const dw_position *dw_target_next(const dw_target *target);
+uint64_t dw_target_n_changed(const dw_target *target);
 
 /* The patch file under its present name, which prepare changes. NULL for memory, if
  * nothing is staged, and once it is removed. */
-const char *dw_weights_staged_path(const dw_weights *weights);
+const char *dw_target_staged_path(const dw_target *target);
 
 /* Stages deltas from the version that the weights are at: BLOBS are the objects of a
  * step, in its order. */
-dw_status dw_weights_stage(dw_weights *weights, const dw_position *position,
-                           const dw_objects *objects, const dw_blob *blobs,
-                           const dw_progress *progress, dw_error *err);
+dw_status dw_target_stage(dw_target *target, const dw_position *position,
+                          const dw_objects *objects, const dw_blob *blobs,
+                          const dw_progress *progress, dw_error *err);
 
 /* The same for deltas that are open already. */
-dw_status dw_weights_stage_deltas(dw_weights *weights, const dw_position *position,
-                                  const dw_objects *objects, dw_delta *const *deltas,
-                                  dw_error *err);
+dw_status dw_target_stage_deltas(dw_target *target, const dw_position *position,
+                                 const dw_objects *objects, dw_delta *const *deltas,
+                                 dw_error *err);
 
 /* Stages the difference between the weights and SOURCE, the weights of POSITION. */
-dw_status dw_weights_stage_copy(dw_weights *weights, const dw_position *position,
-                                const dw_tensor *source, const dw_progress *progress,
-                                dw_error *err);
+dw_status dw_target_stage_copy(dw_target *target, const dw_position *position,
+                               const dw_tensor *source, const dw_progress *progress,
+                               dw_error *err);
 
 /* Stages MODEL, the weights of POSITION: as a patch to the files of a directory. Memory
  * takes MODEL itself: then apply copies all of it, and neither memory nor time depend on
  * how much differs. */
-dw_status dw_weights_stage_model(dw_weights *weights, const dw_position *position,
-                                 dw_scratch_model *model, const dw_progress *progress,
-                                 dw_error *err);
+dw_status dw_target_stage_model(dw_target *target, const dw_position *position,
+                                dw_scratch_model *model, const dw_progress *progress,
+                                dw_error *err);
 
 /* Drops what is staged. DW_INVALID once it is prepared. */
-dw_status dw_weights_discard(dw_weights *weights, dw_error *err);
+dw_status dw_target_discard(dw_target *target, dw_error *err);
 
-dw_status dw_weights_prepare(dw_weights *weights, dw_error *err);
-dw_status dw_weights_apply(dw_weights *weights, dw_error *err);
+dw_status dw_target_prepare(dw_target *target, dw_error *err);
+dw_status dw_target_apply(dw_target *target, dw_error *err);
 
 /* With SWEEP the stores are proven by reading all weights, else by reading only what was
  * stored. */
-dw_status dw_weights_finish(dw_weights *weights, bool sweep, dw_error *err);
+dw_status dw_target_finish(dw_target *target, bool sweep, dw_error *err);
 
 /* ---- faults from outside ---- */
 
 /* Reads the next share of the weights and compares it with their digests: all of them
  * within N_VERSIONS calls; 0: nothing. DW_CORRUPT if they were changed. Then they are no
  * version, and the next stage starts from an anchor. */
-dw_status dw_weights_sweep(dw_weights *weights, unsigned n_versions, dw_error *err);
+dw_status dw_target_sweep(dw_target *target, unsigned n_versions, dw_error *err);
 
 /* The caller found that the weights were changed: they are no version, and readers stop.
  * Drops what is staged. */
-void dw_weights_distrust(dw_weights *weights);
+void dw_target_distrust(dw_target *target);
 
 /* DW_CONFLICT if the directory, a file of the weights or the control block is not the one
  * that is open: somebody replaced or removed it, or gave a file a second name. DW_IO if
  * a file shrank. */
-dw_status dw_weights_check_files(const dw_weights *weights, dw_error *err);
+dw_status dw_target_check_files(const dw_target *target, dw_error *err);
 
 /* DW_IO if a mapped file shrank. Cheap enough for every access. */
-dw_status dw_weights_check_size(const dw_weights *weights, dw_error *err);
+dw_status dw_target_check_size(const dw_target *target, dw_error *err);
 
 /* Removes the files if one of them shrank: the rest is no version, and is
  * fetched again. Files that somebody put in their place stay. */
-dw_status dw_weights_drop_shrunk(const dw_weights *weights, dw_error *err);
+dw_status dw_target_drop_shrunk(const dw_target *target, dw_error *err);
 
 /* Stops all readers: the files are not those that the control block describes. */
-void dw_weights_stop_readers(dw_weights *weights);
+void dw_target_stop_readers(dw_target *target);
 
 #endif
