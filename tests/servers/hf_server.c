@@ -12,7 +12,9 @@
  *     cdn  /BUCKET/KEY                                  refuses requests with credentials
  *
  * Keys are `AKHF` with the secret `hf-secret`, the token is `hf_test`. A key whose name
- * ends in `limited` is answered 429 the first time. There are no uploads in parts. */
+ * ends in `limited` is answered 429 the first time. There are no uploads in parts. From
+ * a PUT of `control/expired` on, whose body is the gateway's error code, no credentials
+ * are good, up to a PUT of `control/renewed`. */
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -35,6 +37,7 @@ static object objects[MAX_OBJECTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned hub_port, cdn_port;
 static int n_limited;
+static char expired[64]; /* the gateway's error code; "": they are good */
 
 /* Of one request: the address as it came, and what was sent. */
 typedef struct arrival {
@@ -185,6 +188,11 @@ static enum MHD_Result list_bucket(connection *c, const char *bucket)
 static enum MHD_Result put(connection *c, const char *name, arrival *a)
 {
     object *o = find(name);
+    if (strcmp(name, "control/expired") == 0 || strcmp(name, "control/renewed") == 0) {
+        snprintf(expired, sizeof expired, "%.*s",
+                 name[8] == 'e' ? (int)a->body.n_bytes : 0, (const char *)a->body.bytes);
+        return reply(c, 200, "", 0, "ETag", "\"x\"");
+    }
     if (o && header(c, "if-none-match"))
         return reply_error(c, 412, "PreconditionFailed");
     for (size_t i = 0; !o && i < MAX_OBJECTS; i++)
@@ -207,6 +215,8 @@ static enum MHD_Result serve_gateway(connection *c, const char *method, const ch
 {
     if (!signature_good(c, method, a->raw))
         return reply_error(c, 403, "SignatureDoesNotMatch");
+    if (*expired && strncmp(name, "control/", 8) != 0)
+        return reply_error(c, 403, expired);
     object *o = find(name);
     if (!strchr(name, '/'))
         return strcmp(method, "GET") == 0 ? list_bucket(c, name)
@@ -286,7 +296,7 @@ static enum MHD_Result serve_hub(connection *c, const char *method, const char *
     if (strncmp(path, "/gateway/ns/", 12) == 0)
         return serve_gateway(c, method, path + 12, a);
     const char *token = header(c, "authorization");
-    if (!token || strcmp(token, "Bearer hf_test") != 0)
+    if (!token || strcmp(token, "Bearer hf_test") != 0 || *expired)
         return reply_text(c, 401, "");
     if (strncmp(path, "/buckets/ns/", 12) == 0) {
         snprintf(name, sizeof name, "%s", path + 12);

@@ -15,6 +15,7 @@
 #include "store/hf.h"
 #include "store/store.h"
 #include "temp_dir.h"
+#include "unit/stream_fixture.h"
 
 static pid_t server;
 static int server_input;
@@ -291,6 +292,73 @@ static void test_bad_urls(void **state)
     assert_int_equal(dw_store_open(&store, "hf://buckets/ns/b", NULL, NULL), DW_INVALID);
 }
 
+/* Brings a follower of STORE to the newest version. If that is WANTED's, its weights must
+ * be, too. */
+static dw_status follow(dw_follower *f, const model *memory, const model *wanted,
+                        dw_error *err)
+{
+    dw_follow_report report;
+    dw_status status = dw_follower_sync(f, DW_NEWEST, NULL, &report, err);
+    if (status == DW_OK)
+        assert_true(model_equal(memory, wanted));
+    return status;
+}
+
+/* Credentials expire while a stream is published and followed: the errors say what to do,
+ * nothing is lost, and with good ones the same handles go on. */
+static void test_credentials_expire(void **state)
+{
+    (void)state;
+    static const char *const codes[] = {"InvalidAccessKeyId", "AccessDenied",
+                                        "ExpiredToken"};
+    static const char *const says[] = {"set HF_S3_ACCESS_KEY_ID", "expired", "expired"};
+    const char *url = "hf://buckets/ns/tokens";
+    dw_store *control = open_gateway("hf://buckets/ns/control");
+    dw_store *stores[2] = {open_gateway(url), open_native(url)};
+    dw_follower *followers[2];
+    model memory[2];
+    fixture x;
+    setenv("HF_S3_ACCESS_KEY_ID", "AKHF", 1);
+    setenv("HF_S3_SECRET_ACCESS_KEY", "hf-secret", 1);
+    fixture_open(&x, url, NULL);
+    for (size_t i = 0; i < 2; i++) {
+        dw_follow_options options;
+        dw_follow_options_init(&options);
+        memory[i] = fixture_model();
+        options.tensors = memory[i].tensors;
+        options.n_tensors = memory[i].n;
+        assert_fine(&x, dw_follower_open(&followers[i], stores[i], &options, &x.err));
+        assert_fine(&x, follow(followers[i], &memory[i], &x.at[0], &x.err));
+    }
+    for (size_t k = 0; k < 3; k++) {
+        uint64_t ticket;
+        put(control, "expired", codes[k]);
+        model_change(&x.live, 30);
+        assert_fine(&x, dw_publisher_publish(x.publisher, &ticket, NULL, &x.err));
+        assert_int_equal(
+            dw_publisher_wait(x.publisher, ticket, UINT_MAX, NULL, NULL, &x.err),
+            DW_DENIED);
+        assert_non_null(strstr(x.err.text, says[k]));
+        for (size_t i = 0; i < 2; i++) {
+            assert_int_equal(follow(followers[i], &memory[i], &x.at[k], &x.err),
+                             DW_DENIED);
+            assert_non_null(strstr(x.err.text, i == 0 ? "expired" : "check HF_TOKEN"));
+            assert_true(model_equal(&memory[i], &x.at[k]));
+        }
+        put(control, "renewed", "");
+        fixture_publish(&x);
+        for (size_t i = 0; i < 2; i++)
+            assert_fine(&x, follow(followers[i], &memory[i], &x.at[k + 1], &x.err));
+    }
+    for (size_t i = 0; i < 2; i++) {
+        dw_follower_close(followers[i]);
+        model_free(&memory[i]);
+        dw_store_close(stores[i]);
+    }
+    fixture_close(&x);
+    dw_store_close(control);
+}
+
 #define test(function) cmocka_unit_test_setup(function, clean_environment)
 
 int main(void)
@@ -302,6 +370,7 @@ int main(void)
         test(test_listing_stays_with_the_hub),
         test(test_token_files),
         test(test_bad_urls),
+        test(test_credentials_expire),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }
