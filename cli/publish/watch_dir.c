@@ -260,13 +260,6 @@ void cli_watch_done(cli_watched *item)
     item->version = DW_NO_VERSION;
 }
 
-void cli_watch_skip(cli_watch *watch, uint64_t step)
-{
-    for (size_t i = 0; i < watch->n_items; i++)
-        if (watch->items[i].has_step && watch->items[i].step <= step)
-            cli_watch_done(&watch->items[i]);
-}
-
 /* A trainer may make a directory some time before its files. */
 #define USELESS_LOOKS 5
 

@@ -67,9 +67,6 @@ cli_watched *cli_watch_next(cli_watch *watch);
 /* Marks it as handled until its files change. */
 void cli_watch_done(cli_watched *item);
 
-/* The same for all checkpoints up to this step: they were published earlier. */
-void cli_watch_skip(cli_watch *watch, uint64_t step);
-
 /* A directory that could not be published for some scans; each is returned once. NULL:
  * none. Valid until the next scan. */
 cli_watched *cli_watch_useless(cli_watch *watch);
