@@ -96,7 +96,7 @@ def measure(name, baseline, rounds, directory):
     url = f"file://{directory}/{name}"
     before, device_before = host_bytes(), device_bytes()
     publisher = deltawire.torch.Publisher(live, url=url, baseline=baseline, base_name="bench",
-                                          folds=(), anchor_factor=0, sweep_every=0)
+                                          fold_every=0, anchor_factor=0, sweep_every=0)
     follower = deltawire.torch.Follower(followed, url, report=False, sweep_every=0)
     again = []
     for _ in range(3):

@@ -85,7 +85,7 @@ class Ours:
     def __init__(self, model, out):
         self.out = out / "stream"
         self.publisher = deltawire.torch.Publisher(
-            model, url=f"file://{self.out}", folds=(), anchor_factor=0)
+            model, url=f"file://{self.out}", fold_every=0, anchor_factor=0)
 
     def publish(self, model):
         report = self.publisher.wait(self.publisher.publish())

@@ -45,7 +45,7 @@ dw_status quant_measure_publish(quant_timing *best, bench_workload *w,
     dw_publish_options_init(&options);
     options.quantize = &quantize;
     options.n_threads = o->n_threads;
-    memset(options.folds, 0, sizeof options.folds); /* not measured here */
+    options.fold_every = 0; /* not measured here */
     options.anchor_factor = 0;
     options.sweep_every = 0;
     dw_status status = dw_store_open(&store, "mem:quantised", NULL, err);

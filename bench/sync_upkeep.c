@@ -123,7 +123,7 @@ void sync_upkeep(char **args)
     dw_store *inner = sync_open_store(args[0]), *store = open_slow(inner);
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.anchor_factor = 0;
     options.anchor_every = with_anchor ? 1 : 0;
     options.spool_dir = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";

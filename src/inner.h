@@ -26,11 +26,6 @@ dw_digest dw_digest_sum(const dw_digest *digests, size_t n);
  */
 dw_status dw_stream_check_lost(const dw_stream *stream, dw_error *err);
 
-/* How many folds and anchors the publisher has dropped since it was opened, because they
- * were due faster than it could make them. The number is in latest.json; this returns
- * what the last search for the newest version read there. Reads nothing. */
-uint64_t dw_stream_upkeep_dropped(const dw_stream *stream);
-
 /* dw_stream_shortcuts for shortcuts to the versions FIRST to LAST. Reads only their
  * records. */
 dw_status dw_stream_shortcuts_to(dw_stream *stream, uint64_t first, uint64_t last,

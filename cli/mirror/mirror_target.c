@@ -193,7 +193,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     char *baseline = NULL;
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.sign_key = t->sign_key;
     options.new_key = t->new_key;
     options.no_provenance = t->no_provenance;

@@ -48,7 +48,7 @@ const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
     static const char *const flags[][2] = {
         {"`base`", "--base"},
         {"`baseline_dir`", "--baseline"},
-        {"`folds`", "--fold"},
+        {"`fold_every`", "--fold"},
         {"`new_key`", "--new-key"},
         {"`no_files`", "--no-files"},
         {"`quantize`", "--quantize"},

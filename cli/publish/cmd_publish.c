@@ -5,6 +5,7 @@
 
 #include "cmd_publish.h"
 #include "commands.h"
+#include "compact.h"
 #include "fail.h"
 #include "json_out.h"
 #include "print.h"
@@ -19,29 +20,6 @@ typedef struct arguments {
 } arguments;
 
 /* ---- arguments ---- */
-
-static void parse_folds(unsigned folds[4], const cli_session *s, const char *text)
-{
-    memset(folds, 0, 4 * sizeof *folds);
-    if (strcmp(text, "none") == 0)
-        return;
-    const char *at = text;
-    for (size_t i = 0;; i++) {
-        char *end;
-        unsigned long n = strtoul(at, &end, 10);
-        const bool fine = *at >= '0' && *at <= '9' && (*end == ',' || !*end) && i < 4 &&
-                          n >= 2 && n <= 1000000;
-        if (!fine || (i > 0 && (n <= folds[i - 1] || n % folds[i - 1] != 0)))
-            cli_usage_error(s,
-                            "--fold: '%s' is neither none nor up to four numbers from 2 "
-                            "on, each a multiple of the one before",
-                            text);
-        folds[i] = (unsigned)n;
-        if (!*end)
-            return;
-        at = end + 1;
-    }
-}
 
 /* Splits URL@N at the last @, if only digits follow it. TEXT is cut there. */
 static void parse_fork(cli_publish *p, const cli_session *s, const char *text)
@@ -86,12 +64,11 @@ static void parse(arguments *a, cli_session *s)
     if (a->fork)
         parse_fork(p, s, a->fork);
     if (a->fold)
-        parse_folds(p->options.folds, s, a->fold);
+        p->options.fold_every = cli_parse_fold(s, a->fold);
+    else if (!a->watch) /* each process would fetch the model */
+        p->options.fold_every = 0;
     if (a->anchor_factor)
-        p->options.anchor_factor =
-            strcmp(a->anchor_factor, "0") == 0
-                ? 0
-                : cli_parse_positive(s, "--anchor-factor", a->anchor_factor);
+        p->options.anchor_factor = cli_parse_factor(s, a->anchor_factor);
     if (a->base) {
         p->options.first = DW_FIRST_BASE;
         p->options.base_name = a->base[0] ? a->base : a->watch ? a->watch : a->checkpoint;
@@ -131,8 +108,6 @@ static void print_json(const cli_published *done, const char *url, const char *c
         if (r->suspect_from > 0)
             cli_json_count(object, "suspect_from", r->suspect_from);
     }
-    if (done->without_folds)
-        cli_json_text(object, "folds", "no room");
     if (done->aftermath.code != DW_OK)
         cli_json_text(object, "remark", done->aftermath.text);
     cli_json_event(object);
@@ -277,9 +252,8 @@ static const cli_option options[] = {
     {CLI_GROUP("own", arguments, publish.options, dw_publish_options,
                cli_writer_options)},
     {CLI_OPTION(
-        TEXT, arguments, fold, "fold", "N,N,N|none",
-        "also make one delta over every N versions (4,16,64); this keeps a second "
-        "copy of the model beside the baseline")},
+        TEXT, arguments, fold, "fold", "N|none",
+        "also make one delta over every N versions: 16 with --watch, otherwise none")},
     {CLI_OPTION(NUMBER, arguments, publish.options.anchor_every, "anchor-every", "N",
                 "upload the whole model every N versions")},
     {CLI_OPTION(

@@ -28,7 +28,6 @@ typedef struct cli_publish {
     bool leave_files;     /* the version has the companion files of its parent */
     uint64_t known_head; /* known to have existed: a stream without it is absent or rolled
                             back; DW_NO_VERSION: none */
-    bool no_folds_reported; /* that there is no room for folds was reported before */
 } cli_publish;
 
 typedef struct cli_published {
@@ -38,7 +37,6 @@ typedef struct cli_published {
     bool created;  /* the stream is new, and this is its version 0 */
     bool skipped;  /* skip_same: it was published already ... */
     uint64_t same; /* ... as this version; the report's is the head */
-    bool without_folds; /* there was no room for the copy that folds start from */
     uint64_t n_model_bytes;
     uint64_t n_model_elems;
     size_t n_files; /* companion files that were given with it */
@@ -60,19 +58,11 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir);
 
 /* ---- publish_room.c ---- */
 
-/* Whether the options ask for folds. */
-bool cli_publish_folds(const cli_publish *p);
-
 /* Fails before the first write if the disk of DIR has no room for the baseline and, if
- * the stream IS_NEW and on the same disk, for version 0. Sets *WITHOUT_FOLDS if there is
- * only no room for the copy that folds start from. */
+ * the stream IS_NEW and on the same disk, for version 0. */
 dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,
                                  const cli_weights *weights, const char *dir,
-                                 bool *without_folds, dw_error *err);
-
-/* Reports that, unless it was reported before. */
-void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
-                                 const cli_weights *weights, const char *dir);
+                                 dw_error *err);
 
 /* ---- cmd_publish.c ---- */
 

@@ -286,14 +286,9 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
         status = skip_same(out, p, &before, weights, s, err);
     if (status != DW_OK || out->skipped)
         return status;
-    status = cli_publish_check_room(p, store, !before.has_head, weights, baseline,
-                                    &out->without_folds, err);
+    status = cli_publish_check_room(p, store, !before.has_head, weights, baseline, err);
     if (status != DW_OK)
         return status;
-    if (out->without_folds) {
-        memset(options.folds, 0, sizeof options.folds);
-        cli_publish_report_no_folds(p, s, weights, baseline);
-    }
     options.baseline_dir = baseline;
     options.first_step = p->step;
     options.first_notes = p->notes;
@@ -307,21 +302,18 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     return status;
 }
 
-/* The user did not ask for the copies in the cache, so the first publish reports them. */
-static void announce_copies(const cli_publish *p, const cli_session *s,
-                            const cli_published *done, const char *dir)
+/* The user did not ask for the copy in the cache, so the first publish reports it. */
+static void announce_copy(const cli_session *s, const cli_published *done,
+                          const char *dir)
 {
     char size[CLI_NUMBER_SIZE];
-    const unsigned n = cli_publish_folds(p) && !done->without_folds ? 2 : 1;
     if (s->quiet || s->json)
         return;
     cli_print_message(
         "",
-        "keeps %s of the model, %s in all, in %s; --baseline and --fold "
-        "change that. `deltawire cache` lists them, `deltawire cache --prune` removes "
-        "old ones",
-        n > 1 ? "2 copies" : "1 copy", cli_format_size(size, n * done->n_model_bytes),
-        dir);
+        "keeps a copy of the model, %s, in %s; --baseline changes that. `deltawire "
+        "cache` lists it, `deltawire cache --prune` removes old ones",
+        cli_format_size(size, done->n_model_bytes), dir);
 }
 
 static dw_status take_any(void *context, const dw_store_entry *entry, dw_error *err)
@@ -381,7 +373,7 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     if (status == DW_OK)
         status = publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)
-        announce_copies(p, s, out, own);
+        announce_copy(s, out, own);
     if (status == DW_OK && own) /* the version is published even if the note fails */
         (void)cli_cache_note(own, dw_store_url(store), &(dw_error){0});
     dw_free(own);

@@ -13,11 +13,6 @@
 #include "stream_open.h"
 #include "inner.h"
 
-bool cli_publish_folds(const cli_publish *p)
-{
-    return p->options.folds[0] > 0;
-}
-
 /* The bytes of a version of these weights, as they are published. */
 static uint64_t model_bytes(const cli_publish *p, const cli_weights *weights)
 {
@@ -65,22 +60,19 @@ static bool is_same_disk(const dw_store *store, const char *dir)
 
 dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bool is_new,
                                  const cli_weights *weights, const char *dir,
-                                 bool *without_folds, dw_error *err)
+                                 dw_error *err)
 {
     struct statvfs disk;
     char need[CLI_NUMBER_SIZE], have[CLI_NUMBER_SIZE];
     const bool has_copy =
         holds(dir, "model.safetensors") || holds(dir, ".deltawire/state.json");
-    const bool wants_second = cli_publish_folds(p) && !holds(dir, ".deltawire/folds");
     const bool writes_first =
         is_new && p->options.first == DW_FIRST_ANCHOR && is_same_disk(store, dir);
     const uint64_t n_model = model_bytes(p, weights);
     const uint64_t n_needed = n_model * ((has_copy ? 0u : 1u) + (writes_first ? 1u : 0u));
-    *without_folds = false;
     if (statvfs(dir, &disk) != 0)
         return DW_OK;
     const uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
-    *without_folds = wants_second && n_free < n_needed + n_model;
     if (n_free >= n_needed)
         return DW_OK;
     cli_format_size(have, n_free);
@@ -93,18 +85,4 @@ dw_status cli_publish_check_room(const cli_publish *p, const dw_store *store, bo
                                   "with, and version 0 on the same disk,"
                                 : "the copy of the model that publish compares with",
                    need);
-}
-
-void cli_publish_report_no_folds(const cli_publish *p, const cli_session *s,
-                                 const cli_weights *weights, const char *dir)
-{
-    char size[CLI_NUMBER_SIZE];
-    if (p->no_folds_reported || s->quiet || s->json)
-        return;
-    cli_print_message(
-        dir,
-        "no folded deltas are made, because the disk has no room for a second copy "
-        "of the model, %s. Free some, put the copies elsewhere with --baseline DIR, "
-        "or use --fold none",
-        cli_format_size(size, model_bytes(p, weights)));
 }

@@ -1,4 +1,6 @@
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +10,7 @@
 #include "base/mem.h"
 #include "cache_dir.h"
 #include "cmd_publish.h"
+#include "compact.h"
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"
@@ -92,9 +95,9 @@ static bool is_final(dw_status status)
            status == DW_INVALID;
 }
 
-/* Locks the copies that an earlier watch left, so that nobody removes them before the
+/* Locks the copy that an earlier watch left, so that nobody removes it before the
  * first publish. If this fails, only the lock is missing. */
-static void hold_copies(const cli_publish *p)
+static void hold_copy(const cli_publish *p)
 {
     dw_error ignored;
     char *dir = p->baseline ? NULL : cli_publish_cache_dir(p, &ignored);
@@ -131,7 +134,6 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     if (o.status == DW_OK)
         p->known_head = o.done.report.version;
     if (o.status == DW_OK) {
-        p->no_folds_reported |= o.done.without_folds;
         cli_outage_end(outage, s);
         cli_watch_done(item);
         report_published(watch, p, s, item, &o.done);
@@ -162,6 +164,70 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     cli_outage_add(outage, s, &o.err);
     cli_outage_sleep(outage);
     return DW_OK;
+}
+
+/* ---- the compactor ---- */
+
+/* Folds and anchors are made by a thread, so no checkpoint waits for them. */
+typedef struct compactor {
+    const cli_publish *publish;
+    const cli_session *session;
+    dw_compact_options options;
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stop;
+} compactor;
+
+static int is_stopped(void *context, uint64_t n_done, uint64_t n_total)
+{
+    compactor *c = context;
+    (void)n_done, (void)n_total;
+    return cli_signal() || c->stop;
+}
+
+static void *run_compactor(void *context)
+{
+    compactor *c = context;
+    const cli_publish *p = c->publish;
+    const dw_progress stop = {is_stopped, c};
+    dw_store *store = NULL;
+    dw_error err;
+    char *cache = p->baseline ? NULL : cli_publish_cache_dir(p, &err);
+    c->options.work_dir = p->baseline ? p->baseline : cache;
+    if (cli_store_open_at(&store, p->url, &p->store, &err) == DW_OK)
+        cli_compact_watch(store, &c->options, c->session, p->url, true, &stop);
+    else /* the watch itself fails too */
+        cli_report_error(c->session, "error", p->url, &err);
+    dw_store_close(store);
+    dw_free(cache);
+    return NULL;
+}
+
+/* Takes the work from the publishes. */
+static void compactor_start(compactor *c, cli_publish *p, const cli_session *s)
+{
+    dw_publish_options *o = &p->options;
+    *c = (compactor){.publish = p, .session = s};
+    dw_compact_options_init(&c->options);
+    c->options.base = o->base;
+    c->options.fold_every = o->fold_every;
+    c->options.anchor_every = o->anchor_every;
+    c->options.anchor_factor = o->anchor_factor;
+    c->options.max_object_bytes = o->max_object_bytes;
+    c->options.sign_key = p->keys.sign_key;
+    c->options.trust = cli_keys_trust(&p->keys);
+    c->options.n_threads = 1;
+    if (o->fold_every > 0 || o->anchor_every > 0 || o->anchor_factor > 0)
+        c->has_thread = pthread_create(&c->thread, NULL, run_compactor, c) == 0;
+    o->fold_every = o->anchor_every = 0;
+    o->anchor_factor = 0;
+}
+
+static void compactor_stop(compactor *c)
+{
+    c->stop = true;
+    if (c->has_thread)
+        pthread_join(c->thread, NULL);
 }
 
 /* ---- the watch ---- */
@@ -265,11 +331,14 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
     dw_error err;
     cli_watch watch = {.dir = dir, .rules = cli_with_rules(&p->with)};
     cli_outage outage = {.subject = p->url};
+    compactor beside;
     p->skip_same = true;
-    hold_copies(p);
+    hold_copy(p);
+    compactor_start(&beside, p, s);
     dw_status status = start(&watch, p, s, &outage, &err);
     if (status == DW_OK)
         status = watch_on(&watch, p, s, &outage, &err);
+    compactor_stop(&beside);
     cli_watch_release(&watch);
     if (status == DW_CANCELLED && s->json) {
         json_t *object = json_object();

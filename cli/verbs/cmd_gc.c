@@ -102,7 +102,7 @@ static void print_report(const cli_session *s, const arguments *a,
         cli_print_row("damaged",
                       "the anchor of version %" PRIu64
                       ", so an older one stays. After the next publish run: "
-                      "deltawire squash %s --anchor",
+                      "deltawire compact %s --anchor",
                       report->bad_anchor, a->stream.url);
 }
 

@@ -57,7 +57,6 @@ static dw_status look_at_head(server *v, dw_error *err)
     dw_status status = dw_stream_head(v->stream.stream, &head, err);
     if (status == DW_NOT_FOUND) /* no version yet, or no stream any more */
         return dw_store_stat(v->stream.store, "stream.json", NULL, NULL, err);
-    dw_agent_report_upkeep(v->agent, dw_stream_upkeep_dropped(v->stream.stream));
     if (status == DW_OK)
         status = show_version(v, head, true, err);
     if (status != DW_OK)

@@ -236,7 +236,6 @@ static void print_json(const findings *f, const cli_stream *stream)
         cli_json_count(object, "catch_up_bytes", f->n_catch_up_bytes);
     else
         json_object_set_new(object, "catch_up_bytes", json_null());
-    cli_json_count(object, "upkeep_dropped", dw_stream_upkeep_dropped(f->stream));
     json_object_set(object, "followers", f->followers);
     cli_json_print(object);
 }
@@ -340,12 +339,6 @@ static void print_text(const findings *f, const cli_stream *stream)
     cli_print_suspect(f->suspect_from, f->suspect_end);
     cli_print_row("floor", "version %" PRIu64, f->floor);
     print_sizes(f);
-    const uint64_t n_dropped = dw_stream_upkeep_dropped(f->stream);
-    if (n_dropped > 0)
-        cli_print_row("upkeep",
-                      "%" PRIu64 " folds and anchors dropped: the publisher cannot make "
-                      "them as fast as they are due",
-                      n_dropped);
     size_t n = json_array_size(f->followers);
     cli_print_row("followers", "%zu", n);
     for (size_t i = 0; i < n; i++)

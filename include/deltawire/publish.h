@@ -75,8 +75,9 @@ typedef struct dw_publish_options {
     const char *baseline_dir; /* keeps the baseline in this directory, mapped, for the
                                  next start. NULL: in memory; the next start reads it
                                  back from the stream */
-    const char *spool_dir;    /* for data that does not fit in memory; NULL:
-                                 baseline_dir, or TMPDIR */
+    const char *spool_dir;    /* for data that does not fit in memory, and for upkeep,
+                                 which keeps one copy of the model here, and two while it
+                                 folds. NULL: baseline_dir, or TMPDIR */
     dw_when_busy when_busy;
     const dw_sign_key *sign_key; /* or NULL; must outlive the publisher */
     dw_trust trust;              /* for the versions that are there */
@@ -87,11 +88,8 @@ typedef struct dw_publish_options {
                                     caller makes sure that nobody else writes */
     bool no_provenance;          /* do not record the version of this library and the
                                     name of this machine in commits and epochs */
-    unsigned folds[4];           /* folds over this many versions; each a multiple of the
-                                    one before. Default 4, 16, 64, 0. They need
-                                    baseline_dir or spool_dir with room for a copy of the
-                                    model. If there is no room, no folds are made, and
-                                    dw_publisher_drain reports it */
+    unsigned fold_every;         /* a fold over every N versions after an anchor; 0:
+                                    none. Default 16. Needs spool_dir or baseline_dir */
     unsigned anchor_every;       /* an anchor every N versions; 0: never by count */
     double anchor_factor;        /* an anchor if the deltas since the newest one have more
                                     than this share of an anchor's bytes; 0: never.
@@ -164,9 +162,7 @@ static inline void dw_publish_options_init(dw_publish_options *options)
     memset(options, 0, sizeof *options);
     options->struct_bytes = sizeof *options;
     options->fork_version = DW_NEWEST;
-    options->folds[0] = 4;
-    options->folds[1] = 16;
-    options->folds[2] = 64;
+    options->fold_every = 16;
     options->anchor_factor = 0.1;
     options->sweep_every = 64;
     options->n_ranks = 1;
@@ -279,16 +275,13 @@ typedef struct dw_publish_report {
     uint64_t total_ms; /* from publish to commit */
     bool restarted;    /* the newest version did not decode: this one has an anchor, and
                           followers cross over to it by themselves */
-    uint64_t suspect_from;   /* the baseline was damaged, or versions did not decode: the
-                                versions from this one up to VERSION - 1 may not be the
-                                weights that were published. 0: none */
-    uint64_t upkeep_dropped; /* folds and anchors since the publisher was opened that were
-                                due but not made, because those of an earlier version
-                                took too long. One of a later version was made instead */
-    uint64_t upkeep_behind;  /* how many versions ago the one was committed that folds and
-                                anchors are being made of; 0: none are being made */
-    uint64_t n_file_bytes;   /* of the companion files that were stored with it */
-    uint64_t reserved[1];
+    uint64_t suspect_from;  /* the baseline was damaged, or versions did not decode: the
+                               versions from this one up to VERSION - 1 may not be the
+                               weights that were published. 0: none */
+    uint64_t upkeep_behind; /* for how many versions a fold or an anchor has been due
+                               that is not made yet; 0: none is due */
+    uint64_t n_file_bytes;  /* of the companion files that were stored with it */
+    uint64_t reserved[2];
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.
@@ -299,13 +292,12 @@ DW_API dw_status dw_publisher_wait(dw_publisher *publisher, uint64_t ticket,
                                    unsigned timeout_ms, bool *done,
                                    dw_publish_report *report, dw_error *err);
 
-/* Upkeep: folds and anchors that are due are made after the commit, by a second thread. A
- * publish never waits for them. If a version is committed before they are done, the
- * weights that they are made of are first copied to spool_dir. While they are made,
- * those of newer versions wait; of these only the newest are made.
+/* Upkeep: a second thread, of several ranks that of rank 0, makes the folds and anchors
+ * that are due. It is a dw_compactor, which reads versions from the store, so a publish
+ * never waits for it.
  *
  * Waits until no version is under way and no upkeep is due. Reports what went wrong with
- * upkeep since the last call; that harms no version. */
+ * upkeep since the last call; that harms no version, and the next version tries again. */
 DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
 
 /* Waits until a publish would not have to wait: no version is under way. False if

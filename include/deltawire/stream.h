@@ -295,31 +295,42 @@ DW_API dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors,
                                   size_t n_tensors, const dw_publish_options *options,
                                   dw_repair_report *report, dw_error *err);
 
-typedef struct dw_squash_options {
-    size_t struct_bytes;  /* set by dw_squash_options_init */
-    uint64_t from;        /* DW_NO_VERSION, the default: an anchor of TO */
-    uint64_t to;          /* default DW_NEWEST */
-    const char *work_dir; /* a directory with room for two copies of the model; NULL: a
-                             temporary one in TMPDIR */
-    const char *base;     /* the base, if the stream has one */
-    uint64_t max_object_bytes; /* 0: as in dw_publish_options */
-    const dw_sign_key *sign_key;
-    unsigned n_threads;
-    dw_progress progress;
-} dw_squash_options;
+typedef struct dw_compactor dw_compactor;
 
-static inline void dw_squash_options_init(dw_squash_options *options)
+typedef struct dw_compact_options {
+    size_t struct_bytes;  /* set by dw_compact_options_init */
+    const char *work_dir; /* keeps one copy of the model, two while it folds; NULL:
+                             TMPDIR. No file has a name */
+    const char *base;     /* the base, if the stream has one */
+    unsigned fold_every;  /* these are as in dw_publish_options */
+    unsigned anchor_every;
+    double anchor_factor;
+    uint64_t max_object_bytes;
+    uint64_t max_anchor_bytes;
+    const dw_sign_key *sign_key;
+    dw_trust trust;
+    unsigned n_threads;
+} dw_compact_options;
+
+static inline void dw_compact_options_init(dw_compact_options *options)
 {
     memset(options, 0, sizeof *options);
     options->struct_bytes = sizeof *options;
-    options->from = DW_NO_VERSION;
-    options->to = DW_NEWEST;
+    options->fold_every = 16;
+    options->anchor_factor = 0.1;
 }
 
-/* Adds a shortcut to a version: a fold or an anchor. DW_CONFLICT if it exists. SHORTCUT
- * may be NULL. */
-DW_API dw_status dw_stream_squash(dw_stream *stream, const dw_squash_options *options,
-                                  dw_edge *shortcut, dw_error *err);
+/* Opens a compactor: a follower of the stream that adds folds and anchors to it. It may
+ * run beside the publisher, followers, collections and other compactors, and be killed.
+ */
+DW_API dw_status dw_compactor_open(dw_compactor **out, dw_store *store,
+                                   const dw_compact_options *options, dw_error *err);
+DW_API void dw_compactor_close(dw_compactor *compactor);
+
+/* Makes the fold or the anchor that is due first, if any. *MADE, which may be NULL, takes
+ * it; its `to` is DW_NO_VERSION if none was due. PROGRESS can cancel it. */
+DW_API dw_status dw_compactor_step(dw_compactor *compactor, const dw_progress *progress,
+                                   dw_edge *made, dw_error *err);
 
 typedef struct dw_collect_options {
     size_t struct_bytes; /* set by dw_collect_options_init */

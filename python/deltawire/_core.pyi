@@ -342,8 +342,7 @@ class PublishReport(NamedTuple):
     total_ms: int
     restarted: bool  # the newest version did not decode: this one has an anchor
     suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
-    upkeep_dropped: int  # folds and anchors that were due, but dropped for those of a newer version
-    upkeep_behind: int  # versions since the one that folds and anchors are being made of
+    upkeep_behind: int  # for how many versions a fold or an anchor has been due
 
 @final
 class Publisher:
@@ -363,7 +362,7 @@ class Publisher:
         fork_version: int | None = None,
         baseline_dir: _Path | None = None,
         spool_dir: _Path | None = None,
-        folds: Sequence[int] = (4, 16, 64),
+        fold_every: int = 16,
         anchor_every: int = 0,
         anchor_factor: float = 0.1,
         sign_key: _Path | None = None,

@@ -6,7 +6,7 @@
 /* Arguments for dw_publish_options. New references are released at the end of the call.
  */
 typedef struct arguments {
-    PyObject *store, *tensors, *fork, *folds, *trust, *progress;
+    PyObject *store, *tensors, *fork, *trust, *progress;
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
     PyObject *as_bf16, *shards, *files;
@@ -34,7 +34,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "fork_version",
                             "baseline_dir",
                             "spool_dir",
-                            "folds",
+                            "fold_every",
                             "anchor_every",
                             "anchor_factor",
                             "sign_key",
@@ -68,10 +68,10 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&OIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOs:Publisher", names,
+               "OO|$sO&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOs:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
-               &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &a->folds,
+               &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &o->fold_every,
                &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
                &a->trust, &a->stream, &a->new_key, &a->single_writer,
                &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
@@ -80,28 +80,6 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &o->rank_timeout_ms, &o->sweep_every, &a->provenance, &a->publish_changed,
                &a->quantize.scheme, &a->quantize.keep, &a->quantize.also,
                &a->quantize.from_f32, &a->files, &a->baseline) != 0;
-}
-
-static bool read_folds(unsigned out[4], PyObject *folds)
-{
-    if (!folds)
-        return true;
-    const Py_ssize_t n = PySequence_Size(folds);
-    if (n < 0)
-        return false;
-    if (n > 4) {
-        PyErr_SetString(PyExc_ValueError, "at most 4 folds");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < 4; i++) {
-        PyObject *item = i < n ? PySequence_GetItem(folds, i) : PyLong_FromLong(0);
-        const unsigned long fold = item ? PyLong_AsUnsignedLong(item) : 0;
-        Py_XDECREF(item);
-        if (PyErr_Occurred())
-            return false;
-        out[i] = fold > UINT_MAX ? UINT_MAX : (unsigned)fold;
-    }
-    return true;
 }
 
 static bool to_ranks(arguments *a, publisher_object *self)
@@ -126,7 +104,7 @@ static bool to_options(arguments *a, publisher_object *self)
     static const char *const memories[] = {"device", "host", NULL};
     const int mode = dwpy_choice(a->when_busy, modes, "when_busy");
     const int memory = mode < 0 ? -1 : dwpy_choice(a->baseline, memories, "baseline");
-    if (memory < 0 || !read_folds(o->folds, a->folds) ||
+    if (memory < 0 || 
         !dwpy_trust_read(&a->keys, a->trust))
         return false;
     o->when_busy = self->when_busy = (dw_when_busy)mode;

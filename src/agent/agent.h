@@ -92,9 +92,6 @@ void dw_agent_report_command(dw_agent *agent, bool good);
 
 void dw_agent_report_counts(dw_agent *agent, const dw_store_counts *counts);
 
-/* How many folds and anchors the publisher dropped (dw_stream_upkeep_dropped). */
-void dw_agent_report_upkeep(dw_agent *agent, uint64_t n_dropped);
-
 /* All followers that report to the stream. */
 void dw_agent_report_followers(dw_agent *agent, const dw_follower_info *followers,
                                size_t n_followers);

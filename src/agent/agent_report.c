@@ -145,14 +145,6 @@ void dw_agent_report_counts(dw_agent *agent, const dw_store_counts *counts)
     unlock(agent);
 }
 
-void dw_agent_report_upkeep(dw_agent *agent, uint64_t n_dropped)
-{
-    if (!agent)
-        return;
-    lock(agent)->upkeep_dropped = n_dropped;
-    unlock(agent);
-}
-
 /* ---- the weights ---- */
 
 void dw_agent_report_version(dw_agent *agent, uint64_t version, const char *next_created)

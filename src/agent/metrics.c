@@ -210,9 +210,6 @@ void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
     write_store(&e, &report->counts);
     write_stream(&e, report);
     if (report->stream_only) {
-        counter(&e, "deltawire_upkeep_dropped", NULL, report->upkeep_dropped,
-                "Folds and anchors that the publisher dropped, because they were due "
-                "faster than it could make them.");
         write_followers(&e, report);
     } else {
         write_follower(&e, report, now_ms);

@@ -51,7 +51,6 @@ typedef struct dw_report {
 
     const dw_reported_followers *followers; /* shared; may be NULL */
     dw_store_counts counts;
-    uint64_t upkeep_dropped; /* shown only with stream_only */
 
     uint64_t n_steps, n_objects, n_bytes, n_changed; /* of all steps */
     dw_histogram times[DW_N_STEP_TIMES];

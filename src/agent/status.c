@@ -221,8 +221,6 @@ static void set_totals(dw_writer *out, const dw_report *report)
     set_count(out, "failures", report->n_failures);
     set_count(out, "verified", report->n_verified);
     set_count(out, "verify_failures", report->n_verify_failures);
-    if (report->stream_only)
-        set_count(out, "upkeep_dropped", report->upkeep_dropped);
     close_object(out);
 }
 

@@ -256,14 +256,6 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
     return status;
 }
 
-void dw_baseline_show(dw_publisher *p)
-{
-    if (!p->sharded)
-        dw_held_set_baseline(&p->upkeep.held, &p->commits.head, p->baseline.data,
-                             p->baseline.in_memory ? p->baseline.devices : NULL,
-                             dw_target_checkpoint(weights_of(p)));
-}
-
 bool dw_baseline_is_whole(const dw_publisher *p)
 {
     if (p->sharded || !p->options.baseline_dir)
@@ -289,8 +281,6 @@ static dw_status follow(dw_publisher *p, dw_error *err)
     dw_follower *f = p->baseline.follower;
     f->undecodable = 0;
     dw_status status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
-    if (status == DW_IO && dw_folds_give_up_copy(p)) /* there may be room now */
-        status = dw_follower_sync(f, DW_NEWEST, &p->options.progress, NULL, err);
     if (status != DW_STALE || !p->baseline.proven)
         return status;
     dw_sweep_suspect_all(p);
@@ -334,7 +324,6 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
     dw_status status;
     p->baseline.is_broken = false;
     p->baseline.n_moves++;
-    dw_held_lose(&p->upkeep.held);
     if (p->sharded) {
         status = fetch_shards(p, err);
     } else {
@@ -357,8 +346,6 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->baseline.proven)
         status = dw_sweep_begin(p, err);
     p->baseline.is_lost = status != DW_OK;
-    if (status == DW_OK)
-        dw_baseline_show(p);
     return status;
 }
 
@@ -403,7 +390,6 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 void dw_baseline_lose(dw_publisher *p)
 {
     p->baseline.is_lost = true;
-    dw_held_lose(&p->upkeep.held);
     if (!p->sharded && p->baseline.follower)
         dw_target_distrust(weights_of(p));
 }
@@ -427,17 +413,15 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
     const dw_proven proven = {&p->pieces.cut,    p->baseline.views,  p->baseline.digests,
                               uploaded->digests, &uploaded->objects, uploaded->deltas};
     p->baseline.n_moves++;
-    dw_held_before_move(&p->upkeep.held);
     dw_status status = move(p, position, &proven);
     if (p->baseline.in_memory && status != DW_OK)
         dw_baseline_lose(p);
-    else if (status == DW_IO && dw_held_give_up_copy(&p->upkeep.held))
-        status = move(p, position, &proven); /* there may be room now */
+    else if (status == DW_IO)
+        dw_upkeep_give_up(p); /* the next try may have room */
     p->commits.head = *position;
     p->baseline.is_lost = status != DW_OK;
     if (status != DW_OK)
         return;
     memcpy(p->baseline.digests, uploaded->digests, p->pieces.cut.n * sizeof(dw_digest));
     dw_live_mark(p, true);
-    dw_baseline_show(p);
 }

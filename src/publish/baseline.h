@@ -3,7 +3,7 @@
  *
  * Owner: the thread that set `busy` of the publisher. That is the publisher's thread
  * while it makes a version or checks the baseline, or a thread in
- * dw_publisher_is_current. Upkeep reads the weights only through held_version.h.
+ * dw_publisher_is_current.
  */
 #ifndef DW_PUBLISH_BASELINE_H
 #define DW_PUBLISH_BASELINE_H
@@ -60,9 +60,6 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
 void dw_baseline_lose(dw_publisher *p);
 /* The stream is ahead of the baseline. The next publish lets it catch up. */
 void dw_baseline_fall_behind(dw_publisher *p);
-
-/* Lets upkeep read the baseline, which is version p->commits.head. */
-void dw_baseline_show(dw_publisher *p);
 
 /* False if the baseline is in a directory and its files shrank. */
 bool dw_baseline_is_whole(const dw_publisher *p);

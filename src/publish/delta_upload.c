@@ -166,35 +166,6 @@ static dw_status fail_proof(const dw_delta_spec *v, const dw_error *fault, dw_er
                    v->to, fault->text);
 }
 
-/* Whether the base of a group goes when the next one is loaded. */
-static bool base_goes(const dw_delta_spec *v)
-{
-    return v->load && !v->load_keeps_base;
-}
-
-/* Decodes the delta of one group while its base is loaded. */
-static dw_status prove_group(const dw_delta_spec *v, const dw_piece_group *g,
-                             const dw_delta *delta, const dw_digest *digests,
-                             dw_error *err)
-{
-    dw_digest *proven = dw_alloc_array(g->n, sizeof *proven);
-    if (!proven)
-        return dw_fail_memory(err, NULL);
-    dw_apply_options options;
-    dw_apply_options_init(&options);
-    options.n_threads = v->n_threads;
-    options.base_digests = v->base_digests + g->first;
-    options.new_digests = proven;
-    dw_error fault = {.text = "the digests differ"};
-    dw_status status = dw_delta_verify(delta, v->base + g->first, g->n, &options, &fault);
-    const bool same =
-        status == DW_OK && memcmp(proven, digests + g->first, g->n * sizeof *proven) == 0;
-    dw_free(proven);
-    if (status == DW_NO_MEMORY)
-        return dw_fail_memory(err, NULL);
-    return same ? DW_OK : fail_proof(v, &fault, err);
-}
-
 /* Merges the pending deltas to one object, and adds it to those that may be uploaded. */
 static dw_status close_object(dw_uploaded *out, pending *p, const dw_delta_spec *v,
                               uploader *u, dw_error *err)
@@ -244,11 +215,9 @@ static dw_status add_group(dw_uploaded *out, pending *p, const dw_delta_spec *v,
         return status;
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
-    if (base_goes(v))
-        status = prove_group(v, g, delta, out->digests, err);
-    if (status != DW_OK || info.n_changed == 0) {
+    if (info.n_changed == 0) {
         dw_delta_close(delta);
-        return status;
+        return DW_OK;
     }
     if (p->n_bytes > 0 && p->n_bytes + info.n_bytes > v->max_object_bytes)
         status = close_object(out, p, v, u, err);
@@ -349,7 +318,7 @@ dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *v, dw_error *er
     dw_status status = encode_all(out, v, &u, err);
     if (v->captured)
         v->captured(v->captured_context);
-    if (status == DW_OK && !base_goes(v)) /* while the objects are uploaded */
+    if (status == DW_OK) /* while the objects are uploaded */
         status = prove_all(out, v, &u, err);
     pthread_mutex_lock(&u.lock);
     u.closed = true;

@@ -17,11 +17,10 @@ typedef struct dw_delta_spec {
     const dw_tensor *base; /* [pieces->cut.n] views */
     const dw_tensor *next;
     const dw_digest *base_digests; /* [pieces->cut.n] */
-    /* Loads BASE, BASE_DIGESTS and NEXT of one group before that group is read; those of
-     * other groups may go. NULL: all of them are loaded. */
+    /* Loads NEXT of one group before that group is read; those of other groups may go.
+     * NULL: all of them are loaded. */
     dw_status (*load)(void *context, const dw_piece_group *group, dw_error *err);
     void *load_context;
-    bool load_keeps_base;  /* LOAD loads only NEXT: all of BASE stays */
     dw_captures *captures; /* of pieces on devices, which are encoded; NULL: there are
                               none */
     uint64_t from;         /* versions, for the deltas */
@@ -53,8 +52,7 @@ typedef struct dw_uploaded {
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE
- * to NEXT. If `load` loads BASE, each group is proven by itself, before it becomes part
- * of an object. DW_CORRUPT if a proof failed. Release OUT in any case. */
+ * to NEXT. DW_CORRUPT if a proof failed. Release OUT in any case. */
 dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *spec, dw_error *err);
 void dw_uploaded_release(dw_uploaded *uploaded);
 

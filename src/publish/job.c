@@ -154,7 +154,7 @@ dw_status dw_job_resolve_past(dw_publisher *p, dw_error *err)
     if (status == DW_OK && p->baseline.is_lost) {
         status = dw_baseline_catch_up(p, err);
         if (status == DW_OK && p->options.rank == 0)
-            (void)dw_hint_load(p, NULL);
+            (void)dw_hint_load(&p->hint, p->stream, p->commits.head.version, NULL);
     }
     return status;
 }
@@ -170,7 +170,6 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .base_digests = p->baseline.digests,
         .load = p->live.quant.plan ? dw_live_load : NULL,
         .load_context = p,
-        .load_keeps_base = true,
         .captures = p->captures.n > 0 ? &p->captures : NULL,
         .from = p->commits.head.version,
         .to = p->commits.head.version + 1,
@@ -386,10 +385,7 @@ void dw_job_finish(dw_publisher *p, dw_status status, const dw_error *error,
     fate->report = *report;
     if (status == DW_OK)
         p->version = report->version;
-    fate->report.upkeep_dropped = p->upkeep.n_dropped;
-    fate->report.upkeep_behind = status == DW_OK && p->upkeep.version != DW_NO_VERSION
-                                     ? p->version - p->upkeep.version
-                                     : 0;
+    fate->report.upkeep_behind = dw_upkeep_behind(p);
     /* the ranks may disagree on the outcome: each reads the stream before it goes on */
     if (p->sharded && status != DW_OK)
         p->commits.in_doubt = true;
@@ -407,8 +403,8 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
     dw_status status = DW_OK;
     if (report->restarted) {
         dw_sweep_forget_suspects(p);
-        (void)dw_hint_load(p, NULL);
-        (void)dw_hint_put(p, NULL);
+        (void)dw_hint_load(&p->hint, p->stream, p->commits.head.version, NULL);
+        (void)dw_hint_put(&p->hint, p->stream, NULL);
         if (!dw_publisher_is_closing(p)) /* otherwise the next publisher does it */
             status = dw_baseline_catch_up(p, &error);
         dw_upkeep_note(p, status, &error);
@@ -417,13 +413,13 @@ void dw_job_follow_up(dw_publisher *p, const dw_position *position,
     dw_job_move_on(p, position);
     status = dw_sweep_share(p, &error);
     if (p->options.rank == 0) {
-        dw_status put = dw_hint_commit(p, report->n_bytes, report->n_objects,
-                                       status == DW_OK ? &error : NULL);
+        dw_status put =
+            dw_hint_commit(&p->hint, p->stream, position->version, report->n_bytes,
+                           report->n_objects, status == DW_OK ? &error : NULL);
         status = status == DW_OK ? put : status;
     }
     dw_upkeep_note(p, status, &error);
-    if (!p->baseline.is_lost)
-        dw_upkeep_ask(p);
+    dw_upkeep_ask(p);
 }
 
 /* Does one job. The lock is held on entry and on return. The next job is accepted as soon
@@ -437,7 +433,7 @@ static void do_job(dw_publisher *p)
     dw_status status = run_job(p, &position, &report, &error);
     dw_captures_end(p);
     if (status == DW_IO) /* versions come first: the next one may have room */
-        (void)dw_held_give_up_copy(&p->upkeep.held);
+        dw_upkeep_give_up(p);
     if (status != DW_OK)
         dw_ranks_say_failed(p, &error);
     pthread_mutex_lock(&p->lock);
@@ -450,49 +446,17 @@ static void do_job(dw_publisher *p)
     pthread_mutex_lock(&p->lock);
 }
 
-/* Upkeep found that the baseline is not the version that it should be. If it is damaged,
- * repairs it; a later version then makes the folds and anchors. The lock is held on entry
- * and on return. */
-static void examine_doubt(dw_publisher *p)
-{
-    dw_upkeep *u = &p->upkeep;
-    dw_error error = u->doubt_error;
-    dw_status status = u->doubt;
-    bool damaged = false;
-    pthread_mutex_unlock(&p->lock);
-    if (!p->baseline.is_lost) {
-        dw_error found = {0};
-        dw_status swept = dw_sweep_all(p, &damaged, &found);
-        if (swept != DW_OK || damaged) {
-            status = swept;
-            error = found;
-        }
-    }
-    dw_upkeep_note(p, status, &error);
-    pthread_mutex_lock(&p->lock);
-    u->doubt = DW_OK;
-}
-
-/* Whether there is something to do and nobody owns the baseline. The lock is held. */
-static bool has_work(const dw_publisher *p)
-{
-    return !p->busy && (p->job.phase == DW_JOB_ENCODING || p->upkeep.doubt != DW_OK);
-}
-
 static void *run(void *publisher)
 {
     dw_publisher *p = publisher;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (!has_work(p) && !p->closing)
+        while ((p->busy || p->job.phase != DW_JOB_ENCODING) && !p->closing)
             pthread_cond_wait(&p->changed, &p->lock);
         if (p->closing && p->job.phase != DW_JOB_ENCODING)
             break;
         p->busy = true;
-        if (p->upkeep.doubt != DW_OK)
-            examine_doubt(p);
-        else
-            do_job(p);
+        do_job(p);
         p->busy = false;
         pthread_cond_broadcast(&p->changed);
     }

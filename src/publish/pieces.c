@@ -105,14 +105,6 @@ void dw_pieces_view_as(const dw_pieces *p, dw_tensor *views, void *const *data,
     }
 }
 
-uint64_t dw_pieces_room(const dw_pieces *p)
-{
-    uint64_t n = 64; /* never 0, also for a model without elements */
-    for (size_t k = 0; k < p->owned.n; k++)
-        n += dw_padded(dw_slice_bytes(p->table, &p->owned.items[k]));
-    return n;
-}
-
 uint64_t dw_pieces_group_room(const dw_pieces *p)
 {
     uint64_t most = 64;

@@ -42,8 +42,6 @@ void dw_pieces_view_as(const dw_pieces *pieces, dw_tensor *views, void *const *d
 void dw_pieces_place(const dw_pieces *pieces, dw_tensor *views,
                      dw_device *const *devices);
 
-/* The bytes of all owned slices, each padded (dw_padded). */
-uint64_t dw_pieces_room(const dw_pieces *pieces);
 /* The bytes of the pieces of the largest group, each padded. */
 uint64_t dw_pieces_group_room(const dw_pieces *pieces);
 

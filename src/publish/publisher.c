@@ -90,17 +90,9 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     /* ranks that skip different steps would rarely meet */
     if (p->sharded)
         o->when_busy = DW_BUSY_WAIT;
-    for (size_t i = 0, before = 1; i < DW_MAX_FOLDS; i++) {
-        if (o->folds[i] == 0)
-            continue;
-        if (o->folds[i] <= before || o->folds[i] % before != 0)
-            return dw_fail(
-                err, DW_INVALID, NULL,
-                "a fold must span 2 versions or more, and a multiple of the span "
-                "before it");
-        before = o->folds[i];
-    }
-    return DW_OK;
+    return o->fold_every == 1
+               ? dw_fail(err, DW_INVALID, NULL, "a fold must span 2 versions or more")
+               : DW_OK;
 }
 
 dw_publisher *dw_publisher_new(dw_store *store)
@@ -112,7 +104,7 @@ dw_publisher *dw_publisher_new(dw_store *store)
     }
     pthread_mutex_init(&p->lock, NULL);
     dw_hint_init(&p->hint);
-    dw_upkeep_init(&p->upkeep);
+    p->upkeep.due_since = DW_NO_VERSION;
     p->store = store;
     p->commits.head.version = DW_NO_VERSION;
     return p;
@@ -120,7 +112,6 @@ dw_publisher *dw_publisher_new(dw_store *store)
 
 void dw_publisher_free(dw_publisher *p)
 {
-    dw_upkeep_close(p);
     dw_version_files_close(&p->files);
     dw_hint_release(&p->hint);
     dw_stream_close(p->stream);

@@ -10,11 +10,11 @@
  *     ranks.h         what this rank and the others do together
  *     version_files.h the companion files of the next version
  *     hint.h          latest.json
- *     upkeep.h        folds and anchors
+ *     upkeep.h        folds and anchors, made by a compactor
  *
- * Three threads meet here. The caller's thread hands over one job at a time and waits for
- * its fate. The publisher's thread does the job: diff, encode, upload, commit. The upkeep
- * thread makes folds and anchors, so that no version waits for them.
+ * Two threads meet here. The caller's thread hands over one job at a time and waits for
+ * its fate. The publisher's thread does the job: diff, encode, upload, commit. A third
+ * one, upkeep, runs a compactor: it shares only the hint with them.
  *
  *     publisher.c          open and close, the calls of the caller, tickets
  *     publisher_begin.c    opening: stream, epoch, baseline, version 0
@@ -34,16 +34,14 @@
  *     shared_scales.c      scales of rows that a shard has only in part
  *     ranks_agree.c        ranks agree on these scales
  *     hint.c               latest.json
- *     upkeep.c             the upkeep thread, anchors
- *     folds.c, fold_copy.c, group_deltas.c   folds, and the weights they start from
- *     held_version.c       the weights that upkeep reads
+ *     upkeep.c             the thread that runs the compactor
  *     restart.c            a version that only its anchor leads to
  *     repair.c             a restart without a publisher
  *     repair_quant.c       the same of a quantised stream, from a trainer's checkpoint
  *
  * Below the publisher, without threads or state of their own: pieces.c (how the model is
- * cut), delta_upload.c (encode and upload), shortcut.c. squash.c adds a shortcut
- * to a stream without a publisher.
+ * cut), delta_upload.c (encode and upload), shortcut.c. compact.c adds folds and
+ * anchors to a stream; it needs no publisher.
  */
 #ifndef DW_PUBLISH_PUBLISHER_H
 #define DW_PUBLISH_PUBLISHER_H

@@ -364,10 +364,10 @@ dw_status dw_publisher_check_key(dw_publisher *p, dw_error *err)
 /* If the stream is damaged, no edge is known, and an anchor is due. */
 static dw_status open_hint(dw_publisher *p, dw_error *err)
 {
-    dw_status status = dw_hint_load(p, err);
+    dw_status status = dw_hint_load(&p->hint, p->stream, p->commits.head.version, err);
     if (dw_stream_stops(status))
         return status;
-    (void)dw_hint_put(p, NULL); /* the next commit puts it again */
+    (void)dw_hint_put(&p->hint, p->stream, NULL); /* the next commit puts it again */
     return DW_OK;
 }
 
@@ -403,8 +403,6 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
     status = p->created ? begin_stream(p, err) : dw_baseline_catch_up(p, err);
     if (status == DW_OK && p->options.rank == 0)
         status = open_hint(p, err);
-    if (status == DW_OK)
-        status = dw_upkeep_open(p, err);
     if (status == DW_OK)
         status = dw_sweep_begin(p, err);
     return status == DW_OK ? dw_captures_open(p, err) : status;

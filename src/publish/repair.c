@@ -158,8 +158,8 @@ static dw_status commit_restart(dw_publisher *p, const source *from, dw_error *e
         commit.notes = notes;
     dw_status status = dw_restart_commit(&from->restart, p, &commit, err);
     if (status == DW_OK) {
-        (void)dw_hint_load(p, NULL);
-        (void)dw_hint_put(p, NULL);
+        (void)dw_hint_load(&p->hint, p->stream, p->commits.head.version, NULL);
+        (void)dw_hint_put(&p->hint, p->stream, NULL);
     }
     return status;
 }
@@ -218,7 +218,6 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
     if (!p)
         return dw_fail_memory(err, NULL);
     dw_status status = DW_OPTIONS_TAKE(dw_publish_options, &p->options, options, err);
-    memset(p->options.folds, 0, sizeof p->options.folds);
     p->options.rank = 0;
     if (status == DW_OK && p->options.has_files)
         status =

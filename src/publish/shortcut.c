@@ -8,8 +8,6 @@
 #include "base/progress.h"
 #include "codec/digest.h"
 #include "store/store.h"
-#include "stream/anchor.h"
-#include "publish/pieces.h"
 #include "tensor/tensor_list.h"
 
 /* ---- anchors ---- */
@@ -36,8 +34,8 @@ static dw_status connect(dw_anchor *anchor, size_t *slice, const dw_tensor *view
 /* Uploads one object. Adds to *SHARE what the uploaded bytes add to the state. */
 static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *store,
                               const dw_pieces *pieces, const dw_piece_group *group,
-                              const dw_tensor *views, dw_held_version *held,
-                              const dw_progress *progress, dw_error *err)
+                              const dw_tensor *views, const dw_progress *progress,
+                              dw_error *err)
 {
     const dw_slices slices = {pieces->cut.items + group->first, group->n, group->n};
     dw_anchor anchor;
@@ -46,18 +44,13 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
     if (status != DW_OK)
         return status;
     size_t *slice = dw_alloc_array(anchor.list.n, sizeof *slice);
-    size_t *tensors = dw_alloc_array(anchor.list.n, sizeof *tensors);
-    dw_held_file file = {held, &anchor, tensors};
-    const dw_source source =
-        held ? dw_held_file_source(&file) : dw_anchor_source(&anchor);
+    const dw_source source = dw_anchor_source(&anchor);
     dw_anchor_check check;
     status = dw_anchor_check_open(&check, &anchor, err);
-    if (status == DW_OK && (!slice || !tensors))
+    if (status == DW_OK && !slice)
         status = dw_fail_memory(err, object->key);
     if (status == DW_OK)
         status = connect(&anchor, slice, views + group->first, group->n, err);
-    for (size_t i = 0; status == DW_OK && i < anchor.list.n; i++)
-        tensors[i] = slices.items[slice[i]].tensor;
     if (status == DW_OK)
         status = dw_object_put_watched(store, object, &source, dw_anchor_check_take,
                                        &check, progress, err);
@@ -70,7 +63,6 @@ static dw_status upload_group(dw_object *object, dw_digest *share, dw_store *sto
                                      pieces->table, pieces->n_table, err);
     dw_anchor_check_release(&check);
     dw_free(slice);
-    dw_free(tensors);
     dw_anchor_release(&anchor);
     return status;
 }
@@ -120,18 +112,16 @@ dw_status dw_anchor_upload(dw_objects *out, const dw_anchor_spec *spec, dw_error
     for (size_t i = 0; status == DW_OK && i < spec->slices->n; i++)
         bar.total += dw_slice_bytes(spec->table, &spec->slices->items[i]);
     const dw_progress hook = dw_share_hook(&bar);
-    if (status == DW_OK && spec->data)
+    if (status == DW_OK)
         dw_pieces_view(&pieces, views, spec->data);
-    else if (status == DW_OK && pieces.cut.n > 0)
-        memcpy(views, pieces.shapes.tensors, pieces.cut.n * sizeof *views);
-    if (status == DW_OK && spec->data && spec->devices)
+    if (status == DW_OK && spec->devices)
         dw_pieces_place(&pieces, views, spec->devices);
     for (size_t g = 0; status == DW_OK && g < pieces.n_groups; g++) {
         dw_object *object = &out->items[out->n++];
         dw_key_object(object->key, spec->version, spec->write_id,
                       spec->is_shortcut ? "anchor" : NULL, (unsigned)g);
         status = upload_group(object, &found, spec->store, &pieces, &pieces.groups[g],
-                              views, spec->data ? NULL : spec->held, &hook, err);
+                              views, &hook, err);
         bar.before += object->n_bytes;
     }
     if (status == DW_OK && found != spec->share) {

@@ -2,7 +2,10 @@
 #ifndef DW_PUBLISH_SHORTCUT_H
 #define DW_PUBLISH_SHORTCUT_H
 
-#include "publish/held_version.h"
+#include "publish/pieces.h"
+#include "stream/anchor.h"
+#include "stream/transfer.h"
+#include "weights/position.h"
 
 /* The largest object of an anchor, unless the caller sets a limit. */
 #define DW_ANCHOR_BYTES (4ull << 30)
@@ -13,9 +16,8 @@ typedef struct dw_anchor_spec {
     const dw_tensor *table; /* the stream's */
     size_t n_table;
     const dw_slices *slices;
-    void *const *data;         /* [slices->n]; NULL: read `held` */
+    void *const *data;         /* [slices->n] */
     dw_device *const *devices; /* [slices->n] where the data is; NULL: on the host */
-    dw_held_version *held;     /* whole tensors */
     dw_digest share;           /* what the weights add to the version's state */
     uint64_t version;
     bool is_shortcut; /* false: the anchor in the commit of version 0 */

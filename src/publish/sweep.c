@@ -83,7 +83,7 @@ static dw_status repair(dw_publisher *p, const char *tensor, dw_error *err)
     dw_status status = dw_baseline_catch_up(p, &fault);
     if (status == DW_OK) {
         if (p->options.rank == 0)
-            (void)dw_hint_load(p, NULL);
+            (void)dw_hint_load(&p->hint, p->stream, p->commits.head.version, NULL);
         return DW_OK;
     }
     return dw_fail_tensor(err, status, p->options.baseline_dir, tensor,

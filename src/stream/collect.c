@@ -498,7 +498,7 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
                          "the anchor of version %" PRIu64
                          " cannot be relied on (%.200s), and there is no older one: "
                          "nothing was removed. Publish a version, and then add its "
-                         "anchor (squash)",
+                         "anchor (compact)",
                          c->report.bad_anchor, c->bad.text);
     return status;
 }

@@ -132,7 +132,6 @@ static dw_status read_hint(dw_stream *s, uint64_t *version, dw_error *err)
     if (status != DW_OK)
         return status;
     *version = latest.version;
-    s->upkeep_dropped = latest.upkeep_dropped;
     s->large_hint = latest.n_edges > LARGE_EDGES;
     dw_latest_record_release(&latest);
     return DW_OK;
@@ -321,11 +320,6 @@ dw_status dw_stream_check_lost(const dw_stream *s, dw_error *err)
 {
     return s->lost == DW_NO_VERSION ? DW_OK
                                     : dw_stream_fail_lost(s, DW_KEY_LATEST, s->lost, err);
-}
-
-uint64_t dw_stream_upkeep_dropped(const dw_stream *s)
-{
-    return s->upkeep_dropped;
 }
 
 dw_status dw_stream_read_head(dw_stream *s, uint64_t known, dw_commit_record *out,

@@ -273,7 +273,6 @@ typedef struct dw_latest_record {
     uint64_t version;
     dw_edge *edges;
     size_t n_edges;          /* at most DW_MAX_EDGES */
-    uint64_t upkeep_dropped; /* as in dw_publish_report */
 } dw_latest_record;
 
 typedef struct dw_floor_record {

@@ -59,8 +59,6 @@ dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_
                            "version",
                            i);
     out->n_edges = n_edges;
-    if (f.status == DW_OK && dw_json_get(f.object, "upkeep_dropped"))
-        out->upkeep_dropped = dw_field_number(&f, "upkeep_dropped");
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_latest_record_release(out);

@@ -291,8 +291,6 @@ dw_status dw_latest_record_write(dw_writer *out, const dw_latest_record *record,
                         e->n_objects);
     }
     dw_write_u8(out, ']');
-    if (record->upkeep_dropped > 0)
-        put_number(out, "upkeep_dropped", record->upkeep_dropped);
     return finish(out, start, NULL, NULL, check_latest, err);
 }
 

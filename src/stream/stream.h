@@ -19,7 +19,6 @@ struct dw_stream {
     /* of the search for the newest version (head.c) */
     uint64_t evidence;       /* what the hint or a list named last, or DW_NO_VERSION */
     uint64_t lost;           /* the hint names it, but it is missing; or DW_NO_VERSION */
-    uint64_t upkeep_dropped; /* as in the hint that was read last */
     bool large_hint;
     uint64_t rare_ms; /* when the large hint or a list was last read; 0: never */
 

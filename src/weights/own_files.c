@@ -97,37 +97,3 @@ dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err)
         status = dw_remove_file(dw_checkpoint_file(ckpt, i), err);
     return status;
 }
-
-/* DIR/NAME, the name being the last part of PATH. */
-static char *same_name(const char *dir, const char *path)
-{
-    const char *last = strrchr(path, '/');
-    return dw_join_path(dir, last ? last + 1 : path);
-}
-
-static dw_status copy_index(const char *index, const char *dir, dw_error *err)
-{
-    char *path = same_name(dir, index);
-    const int fd = open(index, O_RDONLY | O_CLOEXEC);
-    dw_status status = path ? DW_OK : dw_fail_memory(err, dir);
-    if (status == DW_OK)
-        status = fd < 0 ? dw_fail_errno(err, index, "open")
-                        : make_file(dw_copy_file, fd, path, err);
-    if (fd >= 0)
-        close(fd);
-    dw_free(path);
-    return status;
-}
-
-dw_status dw_files_clone(const dw_checkpoint *ckpt, const char *dir, dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < dw_checkpoint_file_count(ckpt); i++) {
-        char *path = same_name(dir, dw_checkpoint_file(ckpt, i));
-        status = path ? make_file(dw_clone_file, dw_checkpoint_fd(ckpt, i), path, err)
-                      : dw_fail_memory(err, dir);
-        dw_free(path);
-    }
-    const char *index = dw_checkpoint_index(ckpt);
-    return status == DW_OK && index ? copy_index(index, dir, err) : status;
-}

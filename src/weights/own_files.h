@@ -26,10 +26,6 @@ dw_ownership dw_files_judge(const dw_checkpoint *ckpt, dw_error *err);
  * open it again. Adds the number of copies to *N_COPIED. */
 dw_status dw_files_make_own(const dw_checkpoint *ckpt, uint64_t *n_copied, dw_error *err);
 
-/* Clones the files, and the index if there is one, to DIR, which has no such files.
- * DW_UNSUPPORTED if the filesystem has no reflinks. */
-dw_status dw_files_clone(const dw_checkpoint *ckpt, const char *dir, dw_error *err);
-
 /* Removes the files by their names. */
 dw_status dw_files_remove(const dw_checkpoint *ckpt, dw_error *err);
 

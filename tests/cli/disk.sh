@@ -14,21 +14,21 @@ used() { du -s --block-size=1 "$1" | cut -f 1; }
 # whole_copies DIR: the number of files as large as the model
 whole_copies() { find "$1" -type f -size +$((model / 2))c | wc -l; }
 
-it "keeps two copies of the model for folds over 4, 16 and 64 versions"
-deltawire publish s run/base --anchor-factor 0 --quiet >/dev/null
+it "keeps one copy of the model, also with folds"
+deltawire publish s run/base --anchor-factor 0 --fold 4 --quiet >/dev/null
 for i in $(seq 20); do
-    deltawire publish s "$(step "$i")" --anchor-factor 0 --quiet >/dev/null
-    [ "$(whole_copies cache)" -eq 2 ] || die "$(find cache -type f -printf '%p %s\n')"
-    [ "$(used cache)" -lt $((model * 5 / 2)) ] || die "$(used cache) bytes at version $i"
+    deltawire publish s "$(step "$i")" --anchor-factor 0 --fold 4 --quiet >/dev/null
+    [ "$(whole_copies cache)" -eq 1 ] || die "$(find cache -type f -printf '%p %s\n')"
+    [ "$(used cache)" -lt $((model * 3 / 2)) ] || die "$(used cache) bytes at version $i"
 done
 find s/ways -name '*-from-*' -printf '%f\n' | sort >ways.txt
-for way in 4-from-0 8-from-4 12-from-8 16-from-0 16-from-12 20-from-16; do
+for way in 4-from-0 8-from-4 12-from-8 16-from-12 20-from-16; do
     printf '%020d-from-%020d.json\n' "${way%-from*}" "${way#*from-}"
 done | sort | cmp - ways.txt
 
 it "the folds lead to the same weights"
 deltawire pull s --into pulled --at 0 --quiet >/dev/null
-deltawire pull s --into pulled --json | holds 'o["steps"] == 2'
+deltawire pull s --into pulled --json | holds 'o["steps"] == 5'
 same_weights pulled "$(step 20)"
 prints 'faults  *0' deltawire verify s
 
@@ -40,23 +40,17 @@ import json, sys
 assert abs(copy["bytes"] - int(sys.argv[1])) <= 64 * 1024, (copy, sys.argv)
 END
 
-it "removes the second copy with --fold none"
-deltawire publish s "$(step 18)" --fold none --quiet >/dev/null
-[ "$(whole_copies cache)" -eq 1 ]
-deltawire publish s "$(step 17)" --quiet >/dev/null
-[ "$(whole_copies cache)" -eq 2 ]
-
 it "a publish that is killed at any instant leaves nothing behind"
 for i in $(seq 30); do
     (timeout -s KILL "0.$(printf '%02d' $((5 + i % 15)))" "$deltawire" publish s \
-        "$(step $((1 + i % 16)))" --fold 2,4 --quiet >/dev/null || true) 2>/dev/null
+        "$(step $((1 + i % 16)))" --fold 2 --quiet >/dev/null || true) 2>/dev/null
 done
-wait_until deltawire publish s "$(step 17)" --fold 2,4 --quiet
+wait_until deltawire publish s "$(step 17)" --fold 2 --quiet
 for i in 18 19 20 17; do
-    deltawire publish s "$(step "$i")" --fold 2,4 --quiet >/dev/null
+    deltawire publish s "$(step "$i")" --fold 2 --quiet >/dev/null
 done
-[ "$(whole_copies cache)" -eq 2 ] || die "$(find cache -type f -printf '%p %s\n')"
-left=$(find cache -path '*/.deltawire/folds/*' -name '*.tmp-*')
+[ "$(whole_copies cache)" -eq 1 ] || die "$(find cache -type f -printf '%p %s\n')"
+left=$(find cache -name '*spool*')
 [ -z "$left" ] || die "left behind: $left"
 prints 'faults  *0' deltawire verify s
 
@@ -119,7 +113,7 @@ leaves $((model * 3 / 4))
 fails 6 'the disk has .* free, but .* --baseline DIR' deltawire publish t run/base
 nothing_big disk
 [ ! -e t ]
-fails 6 'the disk has .* free' deltawire publish t run/base --baseline disk/b --fold none
+fails 6 'the disk has .* free' deltawire publish t run/base --baseline disk/b
 nothing_big disk
 
 it "counts the tensors that a quantised stream keeps as they are"
@@ -128,83 +122,10 @@ fails 6 'the disk has .* free, but .* --baseline DIR' deltawire publish t run/ba
 nothing_big disk
 [ ! -e t ]
 
-it "publishes without folds if there is room for one copy, and reports it"
-rm disk/filler
-leaves $((model * 3 / 2))
-deltawire publish t run/base --json 2>err.txt | holds 'o["version"] == 0 and o["folds"] == "no room"'
-deltawire publish t "$(step 1)" >/dev/null 2>err.txt
-[ "$(grep -c 'no folded deltas are made, because the disk has no room' err.txt)" -eq 1 ]
-[ "$(whole_copies disk/cache)" -eq 1 ]
-prints 'faults  *0' deltawire verify t
-
-it "reports it once in a watch"
-start small publish "file://$scratch/t" --watch output
-small=$!
-wait_until grep -q 'version 2' out.small
-cp -r run/step_000003 output/checkpoint-3
-wait_until grep -q 'version 3' out.small
-[ "$(grep -c 'no folded deltas' err.small)" -eq 1 ]
-kill -INT $small
-ends $small 0
-
-it "folds again when there is room"
-rm disk/filler
-for i in 4 5 6 7 8; do
-    deltawire publish t "$(step "$i")" --quiet >/dev/null 2>err.txt
-    [ ! -s err.txt ]
-done
-[ "$(whole_copies disk/cache)" -eq 2 ]
-[ -n "$(find t/ways -name '*-from-*')" ]
-
 it "counts version 0 if the stream is on the same disk"
+rm disk/filler
 leaves $((model * 3 / 2))
 fails 6 'and version 0 on the same disk' \
     deltawire publish disk/u run/base --baseline disk/b
 nothing_big disk/b
 [ ! -e disk/u ]
-
-it "a disk that fills up later costs folds, not versions"
-rm -rf disk/filler disk/cache/*
-deltawire publish v run/base --quiet >/dev/null
-rm disk/cache/deltawire/baselines/*/.deltawire/folds/model.safetensors
-leaves $((2 << 20))
-for i in 1 2 3 4 5; do
-    deltawire publish v "$(step "$i")" >/dev/null 2>err.txt
-done
-grep -q 'no folded deltas are made' err.txt
-[ "$(whole_copies disk/cache)" -eq 1 ]
-prints 'faults  *0' deltawire verify v
-
-it "gives up the second copy if a version needs its room"
-rm -rf disk/filler disk/cache/*
-deltawire publish x run/base --quiet >/dev/null
-leaves $((16 << 10))
-[ "$(whole_copies disk/cache)" -eq 2 ]
-for i in 1 2 3; do
-    deltawire publish x "$(step "$i")" --quiet >/dev/null
-done
-deltawire publish x "$(step 4)" --fold none --quiet >/dev/null
-prints 'faults  *0' deltawire verify x
-deltawire pull x --into whole --quiet
-same_weights whole "$(step 4)"
-
-it "the second copy shares its blocks if the filesystem can do that"
-# mounts_reflinks TYPE: the same with reflinks
-mounts_reflinks() {
-    mounts "$1" 320M && cp run/base/model.safetensors disk/a &&
-        cp --reflink=always disk/a disk/b 2>/dev/null && rm disk/a disk/b
-}
-mounts_reflinks xfs || mounts_reflinks btrfs || {
-    echo "  skipped: no filesystem with reflinks can be made here"
-    exit 0
-}
-free_bytes() { sync -f disk && echo $(($(stat -f -c '%f * %S' disk))); }
-mkdir disk/cache
-before=$(free_bytes)
-deltawire publish w run/base --quiet >/dev/null
-[ "$(whole_copies disk/cache)" -eq 2 ]
-taken=$((before - $(free_bytes)))
-[ $taken -lt $((model * 3 / 2)) ] || die "$taken bytes for a model of $model"
-for i in 1 2 3 4; do deltawire publish w "$(step "$i")" --quiet >/dev/null; done
-[ -e "$(printf 'w/ways/%020d-from-%020d.json' 4 0)" ]
-prints 'faults  *0' deltawire verify w

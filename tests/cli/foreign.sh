@@ -7,7 +7,7 @@ object_put "$url" anchors/step_000001.safetensors run/step_000001/model.safetens
 object_put "$url" deltas/step_000002.safetensors run/deltas/step_000002.safetensors
 
 it "names the system and the command that reads its versions"
-for verb in log verify status stats 'squash --anchor' repair inspect 'gc --keep 1' \
+for verb in log verify status stats 'compact --anchor' repair inspect 'gc --keep 1' \
     'pull --into model' 'follow --into model' 'serve-status --quiet --listen 127.0.0.1:0'; do
     # shellcheck disable=SC2086 # a verb and its options
     fails 7 "versions of trl, not a deltawire stream" \

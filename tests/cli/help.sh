@@ -92,8 +92,7 @@ fails 2 "must be greater" deltawire diff a b -o c --from 7 --to 7
 fails 2 "not a size" deltawire synth -o x --params many
 fails 2 "not a positive number" deltawire synth -o x --lr -1
 fails 2 "'4,6' is neither none nor" deltawire publish url ckpt --fold 4,6
-fails 2 "'2,4,8,16,32' is neither" deltawire publish url ckpt --fold 2,4,8,16,32
-fails 2 "'4,' is neither" deltawire publish url ckpt --fold 4,
+fails 2 "'1' is neither" deltawire publish url ckpt --fold 1
 fails 2 "is no version" deltawire pull url --into x --at 99999999999999999
 fails 2 "at most 86400" deltawire follow url --into x --interval 1e9
 fails 2 "at most 86400" deltawire serve-status url --interval 1e9

@@ -110,7 +110,7 @@ tail -n 1 out.stopped | holds 'o["event"] == "stopped" and o["version"] == 8'
 
 it "begins with the stream's first version, and writes the whole model after a gap"
 mirror "$ours" "$store/late" late --as slime --until 6 --quiet
-deltawire squash "$ours" --anchor --quiet >/dev/null
+deltawire compact "$ours" --anchor --quiet >/dev/null
 deltawire gc "$ours" --keep 1 --quiet >/dev/null
 deltawire log "$ours" --json | holds 'o["floor"] == 8'
 mirror "$ours" "$store/late" late --once --json | sed -n 1p |

@@ -42,8 +42,8 @@ silent pull s --into pulled # nothing new
 cp -r run/base linked && ln linked/model.safetensors second
 silent pull s --into linked # makes a private copy
 silent follow s --into followed --until 2 --exec true
-silent squash s --from 0
-silent squash s --anchor
+silent compact s --fold 2
+silent compact s --anchor
 silent verify s
 silent cp s copied
 silent cp s copied

@@ -37,14 +37,14 @@ fails 6 "$url" deltawire log "$url"
 fails 6 "$url" deltawire status "$url"
 fails 6 "$url" deltawire verify "$url"
 fails 6 "$url" deltawire gc "$url" --keep 1
-fails 6 "$url" deltawire squash "$url" --anchor
+fails 6 "$url" deltawire compact "$url" --anchor
 fails 6 "$url" deltawire cp "$url" "$store/x"
 
 it "a URL with a secret in it, which is not shown"
 secret='s3://KEYID:SECRET@bucket/run'
 for command in "log $secret" "status $secret" "verify $secret" "pull $secret --into never" \
     "follow $secret --into never" "cp $good $secret" "cp $secret $good" "gc $secret --keep 1" \
-    "squash $secret --anchor" "publish $secret run/base" "publish $secret --watch run" \
+    "compact $secret --anchor" "publish $secret run/base" "publish $secret --watch run" \
     "publish $store/new run/base --fork $secret"; do
     # shellcheck disable=SC2086
     fails 2 "URL" deltawire $command
@@ -182,7 +182,7 @@ if ! is_file_store; then
     it "a bucket that is not there"
     none=s3://no-such-bucket-here/run
     missing="there is no bucket 'no-such-bucket-here'. Create it"
-    for verb in log status verify "gc --keep 1" "squash --anchor"; do
+    for verb in log status verify "gc --keep 1" "compact --anchor"; do
         # shellcheck disable=SC2086
         fails 9 "$missing" deltawire ${verb%% *} $none ${verb#"${verb%% *}"}
     done

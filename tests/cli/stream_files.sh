@@ -113,7 +113,7 @@ object_remove "$url" "$key"
 fails 6 "1 fault was found" deltawire verify "$url"
 grep -q "companion file 'config.json' is missing" out.last
 object_put "$url" "$key" kept
-deltawire squash "$url" --anchor --quiet
+deltawire compact "$url" --anchor --quiet
 before=$(n_stored)
 deltawire gc "$url" --keep 1 --quiet
 [ "$(n_stored)" = 1 ] && [ "$before" -gt 1 ]

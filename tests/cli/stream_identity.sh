@@ -21,7 +21,7 @@ for verb in status log verify "gc --keep 9"; do
     fails 11 "not stream $wrong" deltawire $verb "$url" --stream $wrong
 done
 fails 11 "not stream $wrong" deltawire cp "$url" "$store/copy" --stream $wrong
-fails 11 "not stream $wrong" deltawire squash "$url" --anchor --stream $wrong
+fails 11 "not stream $wrong" deltawire compact "$url" --anchor --stream $wrong
 fails 11 "not stream $wrong" deltawire follow "$url" --into new --stream $wrong
 unchanged fails 11 "not stream $wrong" deltawire publish "$url" run/step_000002 \
     --sign-key trainer.key --stream $wrong

@@ -5,8 +5,8 @@
 is_file_store || exit 77 # its files are damaged
 small_run 4
 url=$store/run
-deltawire publish "$url" run/base --fold 2,4 --quiet >/dev/null
-for i in 1 2 3 4; do publish_step "$url" "$i" --fold 2,4; done
+deltawire publish "$url" run/base --fold 2 --quiet >/dev/null
+for i in 1 2 3 4; do publish_step "$url" "$i" --fold 2; done
 deltawire pull "$url" --into model --at 3 --quiet >/dev/null
 
 it "refuses a damaged commit, though folds and an anchor lead to its version"

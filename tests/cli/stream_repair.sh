@@ -84,17 +84,17 @@ it "verify passes: versions below the restart are no faults"
 deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["left_behind"] == 1 and o["decoded"] == 5' <out.verify
 
-it "is copied, mirrored, squashed and collected like any other stream"
+it "is copied, mirrored, compacted and collected like any other stream"
 deltawire cp "$url" "$store/copy" --quiet >/dev/null
 deltawire verify "$store/copy" >/dev/null
 deltawire mirror "$url" "$store/slime" --as slime --once --quiet >/dev/null
 deltawire mirror "$store/slime" "$store/back" --once --quiet >/dev/null
 deltawire pull "$store/back" --into mirrored --quiet >/dev/null
 same_weights mirrored newer
-deltawire squash "$url" --from 1 --quiet >/dev/null
-deltawire pull "$url" --into squashed --at 1 --quiet >/dev/null
-deltawire pull "$url" --into squashed --quiet >/dev/null
-same_weights squashed newer
+deltawire compact "$url" --fold 2 --quiet >/dev/null
+deltawire pull "$url" --into compacted --at 1 --quiet >/dev/null
+deltawire pull "$url" --into compacted --quiet >/dev/null
+same_weights compacted newer
 deltawire gc "$url" --keep 1 --quiet >/dev/null
 deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["first_decoded"] == 4' <out.verify
@@ -191,7 +191,7 @@ deltawire verify "$url" --json >out.verify
 holds 'o["faults"] == [] and o["left_behind_faults"] == 1 and o["decoded"] == 7' <out.verify
 
 it "a damaged anchor whose version has a good delta: verify reports what can be rebuilt"
-deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire compact "$url" --anchor --quiet >/dev/null
 object_get "$url" "ways/$(basename "$(commit_key 8)" .json)-anchor.json" way.json
 object=$(json 'o["objects"][0]["key"]' <way.json)
 object_get "$url" "$object" object

@@ -133,8 +133,7 @@ static dw_publish_options suite_options(const suite *s)
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    options.folds[0] = 2;
-    options.folds[1] = options.folds[2] = 0;
+    options.fold_every = 2;
     options.anchor_every = 2;
     options.sweep_every = 2;
     options.n_threads = 1;

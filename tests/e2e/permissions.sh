@@ -43,7 +43,7 @@ for i in 1 2; do
 done
 as_other pull "$url" --into model --quiet >/dev/null
 is_at model 2
-as_other squash "$url" --anchor --at 1 --quiet >/dev/null
+as_other compact "$url" --anchor --quiet >/dev/null
 fails 10 "" as_other gc "$url" --keep 1
 as_other verify "$url" --json | holds 'o["faults"] == [] and o["versions"] == 3'
 

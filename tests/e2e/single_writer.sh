@@ -33,7 +33,7 @@ deltawire status "$url" --json | holds 'o["head"] == 3'
 
 it "the stream is intact, and folds and anchors are made"
 deltawire verify "$url" --json | holds 'o["versions"] == 4 and o["faults"] == []'
-deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire compact "$url" --anchor --quiet >/dev/null
 deltawire gc "$url" --keep 1 --json | holds 'o["floor"] == 3'
 deltawire pull "$url" --into late --quiet >/dev/null
 is_at late 3

@@ -24,9 +24,7 @@ static dw_publish_options plain_options(const char *baseline_dir)
     dw_publish_options_init(&options);
     options.spool_dir = temp_dir;
     options.baseline_dir = baseline_dir;
-    options.folds[0] = 2;
-    options.folds[1] = 0;
-    options.folds[2] = 0;
+    options.fold_every = 2;
     options.anchor_every = 3;
     options.anchor_factor = 0;
     options.n_threads = 1;

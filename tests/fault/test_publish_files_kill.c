@@ -36,7 +36,7 @@ static dw_status publish(dw_store *store, kit *k, const char *text, dw_error *er
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.spool_dir = temp_dir;
     const dw_file file = {"config.json", text, strlen(text)};
     options.files = &file;

@@ -116,7 +116,7 @@ def deltawire(*arguments, environment=()):
 def make_bf16():
     c = Case("bf16", 1, SMALL, 10)
     for i in range(10):
-        c.publish(i, "--fold", "2,4", "--anchor-every", "4", "--anchor-factor", "0")
+        c.publish(i, "--fold", "2", "--anchor-every", "4", "--anchor-factor", "0")
     return c.expected()
 
 

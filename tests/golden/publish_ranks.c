@@ -65,7 +65,7 @@ static void run_rank(unsigned rank, const char *url, char **paths, int n_paths)
             shards[n_shards++] = cut(tensors, i, rank);
     load(shards, n_shards, tensors);
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.shards = shards;
     options.n_shards = n_shards;
     options.rank = rank;

@@ -37,7 +37,7 @@ static void test_large(void **state)
     fixture x = {0};
     dw_publish_options publish;
     dw_publish_options_init(&publish);
-    memset(publish.folds, 0, sizeof publish.folds);
+    publish.fold_every = 0;
     publish.anchor_every = 2;
     publish.anchor_factor = 0;
     publish.spool_dir = "/tmp";

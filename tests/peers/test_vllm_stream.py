@@ -18,7 +18,7 @@ class Stream:
         self.url = f"file://{where}/{name}"
         self.weights = {"w": np.arange(4096, dtype=np.float32)}
         # no folds: each version is a step
-        self.publisher = deltawire.Publisher(self.url, self.weights, folds=())
+        self.publisher = deltawire.Publisher(self.url, self.weights, fold_every=0)
 
     def publish(self, n):
         for _ in range(n):

@@ -41,7 +41,7 @@ def same(a, b):
 def world(url):
     """A trainer, and a model that follows it."""
     model = Model()
-    with deltawire.torch.Publisher(model, url=url, folds=()) as publisher:
+    with deltawire.torch.Publisher(model, url=url, fold_every=0) as publisher:
         yield model, publisher, url
 
 
@@ -156,7 +156,7 @@ def test_publish(url, in_place):
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     with deltawire.torch.Publisher(model, optimizer, url=url, dtype=None,
-                                   folds=()) as publisher:
+                                   fold_every=0) as publisher:
         states = {dw.digest(model.state_dict()).state}
 
         def check():
@@ -178,7 +178,7 @@ def test_open_and_close(url):
     handles = []
 
     def publish():
-        handles.append(deltawire.torch.Publisher(model, optimizer, url=url, folds=()))
+        handles.append(deltawire.torch.Publisher(model, optimizer, url=url, fold_every=0))
         handles[-1].close()
 
     def follow():
@@ -193,7 +193,7 @@ def test_open_and_close(url):
     def check_publish():
         close()
         model.change()
-        with deltawire.torch.Publisher(model, optimizer, url=url, folds=()) as publisher:
+        with deltawire.torch.Publisher(model, optimizer, url=url, fold_every=0) as publisher:
             optimizer.step()
             assert publisher.wait().state == dw.digest(model.state_dict()).state
 
@@ -217,7 +217,7 @@ def test_a_close_of_a_publisher(url):
 
     def make():
         nonlocal publisher
-        publisher = deltawire.torch.Publisher(model, optimizer, url=url, folds=())
+        publisher = deltawire.torch.Publisher(model, optimizer, url=url, fold_every=0)
 
     def check():
         n_steps = publisher.steps
@@ -280,7 +280,7 @@ def test_real_signals(world):
 def test_trl(url):
     trl = pytest.importorskip("deltawire.trl", reason="transformers is not installed")
     model = Model()
-    transfer = trl.WeightTransfer(url, dtype=None, folds=())
+    transfer = trl.WeightTransfer(url, dtype=None, fold_every=0)
 
     def sync():
         model.change()

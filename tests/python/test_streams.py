@@ -196,7 +196,7 @@ def test_tickets(url):
     with pytest.raises(ValueError):
         dw.Publisher(url, model(), when_busy="sometimes")
     with pytest.raises(dw.Invalid):
-        dw.Publisher(url, model(), folds=(3, 5))
+        dw.Publisher(url, model(), fold_every=1)
     with pytest.raises(TypeError):
         dw.Follower(url)
 
@@ -341,7 +341,7 @@ def test_a_damaged_baseline_is_found_and_repaired(tmp_path, url):
     """A bit flips in the file of the baseline while the publisher runs."""
     weights = {"w": np.arange(4096, dtype=np.int64), "x": np.arange(100, dtype=np.int64)}
     baseline = tmp_path / "baseline"
-    with dw.Publisher(url, weights, baseline_dir=baseline, folds=(), sweep_every=1) as publisher:
+    with dw.Publisher(url, weights, baseline_dir=baseline, fold_every=0, sweep_every=1) as publisher:
         weights["x"][0] += 1
         publisher.wait(publisher.publish())
         with dw.Checkpoint(baseline, writable=True) as found:
@@ -362,9 +362,9 @@ def test_a_damaged_baseline_is_found_and_repaired(tmp_path, url):
 
 def test_versions_record_their_writer(url):
     weights = {"w": np.arange(64, dtype=np.int64)}
-    with dw.Publisher(url, weights, folds=()):
+    with dw.Publisher(url, weights, fold_every=0):
         pass
-    with dw.Publisher(url, weights, folds=(), provenance=False) as publisher:
+    with dw.Publisher(url, weights, fold_every=0, provenance=False) as publisher:
         weights["w"][0] += 1
         publisher.wait(publisher.publish())
     with dw.Stream(url) as stream:

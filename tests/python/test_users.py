@@ -56,7 +56,7 @@ class World:
 
     def open_publisher(self):
         if self.publisher is None:
-            self.publisher = deltawire.torch.Publisher(self.model, url=self.url, folds=())
+            self.publisher = deltawire.torch.Publisher(self.model, url=self.url, fold_every=0)
 
     def open_follower(self):
         if self.follower is None:

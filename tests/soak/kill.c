@@ -1,4 +1,4 @@
-/* Publishers, followers, collectors and squashers are killed at random instants,
+/* Publishers, followers, collectors and compactors are killed at random instants,
  * repeatedly. After each round all guarantees must hold (check.h).
  *
  *     ROUNDS=n          rounds (30; 10 with a sanitizer)
@@ -33,7 +33,7 @@ enum {
     INTO_DIR,
     INTO_MEMORY,
     COLLECTOR,
-    SQUASHER,
+    COMPACTOR,
     RIVAL,
     COLLECTOR_2,
     ACTORS
@@ -62,10 +62,10 @@ static const struct kind {
                    75,
                    {"floor", "objects/", "ways/", "removed", "collected", "objects/",
                     "removed", "ways/"}},
-    [SQUASHER] = {"squash",
+    [COMPACTOR] = {"compact",
                   30,
-                  {"objects/", "ways/", "latest", "squashed", "objects/", "ways/",
-                   "followers/", "squashed"}},
+                  {"objects/", "ways/", "latest", "compacted", "objects/", "ways/",
+                   "followers/", "compacted"}},
     [RIVAL] = {"publish",
                30,
                {"commits/", "objects/", "epochs/", "ways/", "latest", "captured",
@@ -170,7 +170,7 @@ static void start(size_t i)
         if (soak_below(&a->luck, 2) == 0)
             ARG("steps=1");
         break;
-    case SQUASHER:
+    case COMPACTOR:
         ARG("work=%s", soak.work);
         ARG("pace=%u", (unsigned)soak_below(&a->luck, 40));
         break;

@@ -142,9 +142,7 @@ static void publish(dw_store *store, weights *w, const char *baseline, const cha
     const bool kept = strcmp(baseline, "-") != 0;
     options.baseline_dir = kept ? baseline : NULL;
     options.sign_key = sign;
-    options.folds[0] = kept ? 2 : 0;
-    options.folds[1] = kept ? 4 : 0;
-    options.folds[2] = 0;
+    options.fold_every = kept ? 2 : 0;
     options.anchor_every = 3;
     options.anchor_factor = 0;
     options.n_threads = 1;

@@ -5,7 +5,7 @@
  *     publish    n=VERSIONS pace=MS busy=0..2 baseline=DIR acked=FILE skip=1 ahead=STEPS
  *     follow     into=DIR id=ID until=VERSION pace=MS steps=1
  *     collect    keep=N pace=MS
- *     squash     work=DIR pace=MS
+ *     compact    work=DIR pace=MS
  *
  * and for all doom=PLAN slow=PERCENT slow_ms=MS (role.h) and spool=DIR. A publisher ends
  * when it has published; the others at SIGTERM, a follower also when it is at UNTIL. */
@@ -174,9 +174,7 @@ static int publish(void)
     options.baseline_dir = setting("baseline");
     options.spool_dir = setting("spool");
     options.when_busy = (dw_when_busy)number("busy", DW_BUSY_WAIT);
-    options.folds[0] = 2;
-    options.folds[1] = 4;
-    options.folds[2] = 0;
+    options.fold_every = 2;
     options.anchor_every = 5;
     options.anchor_factor = 0;
     options.max_object_bytes = 1500;
@@ -201,7 +199,7 @@ static int publish(void)
     soak_model_free(&model);
     if (status == DW_CONFLICT)
         return SOAK_FENCED;
-    /* an existing shortcut is no error: a squasher was faster */
+    /* an existing shortcut is no error: a compactor was faster */
     return status == DW_OK && (drained == DW_OK || drained == DW_CONFLICT) ? SOAK_FINE
                                                                            : SOAK_FAULT;
 }
@@ -306,7 +304,7 @@ static int follow(void)
     return outcome;
 }
 
-/* ---- collect, squash ---- */
+/* ---- collect, compact ---- */
 
 static void on_removed(void *context, const char *key, uint64_t n_bytes)
 {
@@ -326,27 +324,24 @@ static dw_status collect_once(dw_stream *stream)
     return status;
 }
 
-static dw_status squash_once(dw_stream *stream)
+/* Each time another compactor: it makes all that is due. */
+static dw_status compact_once(dw_stream *stream)
 {
-    uint64_t head;
-    dw_status status = dw_stream_head(stream, &head, &err);
-    if (status != DW_OK)
-        return status;
-    if (head < 2)
-        return DW_OK;
-    uint64_t back = soak_below(&luck, 6);
-    dw_squash_options options = {.struct_bytes = sizeof options,
-                                 .from = DW_NO_VERSION,
-                                 .to = head >= back + 2 ? head - back : head,
-                                 .work_dir = setting("work"),
-                                 .max_object_bytes = 1500,
-                                 .n_threads = 1};
-    if (soak_below(&luck, 3) > 0) {
-        uint64_t span = 2 + soak_below(&luck, 9);
-        options.from = options.to > span ? options.to - span : 0;
-    }
-    status = dw_stream_squash(stream, &options, NULL, &err);
-    soak_event("squashed");
+    (void)stream;
+    dw_compactor *c;
+    dw_edge made = {0};
+    dw_compact_options options;
+    dw_compact_options_init(&options);
+    options.work_dir = setting("work");
+    options.fold_every = (unsigned)(2 + soak_below(&luck, 9));
+    options.anchor_every = (unsigned)(1 + soak_below(&luck, 12));
+    options.max_object_bytes = 1500;
+    options.n_threads = 1;
+    dw_status status = dw_compactor_open(&c, store, &options, &err);
+    while (status == DW_OK && made.to != DW_NO_VERSION)
+        status = dw_compactor_step(c, NULL, &made, &err);
+    dw_compactor_close(c);
+    soak_event("compacted");
     return status;
 }
 
@@ -378,8 +373,8 @@ static int play(const char *role)
         return follow();
     if (strcmp(role, "collect") == 0)
         return repeat("collector", collect_once);
-    if (strcmp(role, "squash") == 0)
-        return repeat("squasher", squash_once);
+    if (strcmp(role, "compact") == 0)
+        return repeat("compactor", compact_once);
     fprintf(stderr, "no role '%s'\n", role);
     return SOAK_FAULT;
 }

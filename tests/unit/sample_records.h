@@ -166,7 +166,7 @@ static inline dw_latest_record sample_latest(void)
 {
     static dw_edge edges[] = {
         {DW_NO_VERSION, 10, 1000000, 4}, {10, 17, 900, 2}, {16, 17, 200, 1}};
-    return (dw_latest_record){SAMPLE_STREAM_ID, 17, edges, 3, 0};
+    return (dw_latest_record){SAMPLE_STREAM_ID, 17, edges, 3};
 }
 
 static inline dw_follower_record sample_follower(void)

@@ -58,7 +58,7 @@ static inline void fixture_open(fixture *x, const char *url,
     x->live = fixture_model();
     dw_publish_options plain;
     dw_publish_options_init(&plain);
-    memset(plain.folds, 0, sizeof plain.folds);
+    plain.fold_every = 0;
     plain.anchor_factor = 0;
     assert_fine(x, dw_publisher_open(&x->publisher, x->store, x->live.tensors, x->live.n,
                                      options ? options : &plain, &x->err));
@@ -94,8 +94,7 @@ static inline void fixture_make(fixture *x, const char *url, unsigned n_versions
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.folds[0] = fold;
+    options.fold_every = fold;
     options.anchor_every = anchor_every;
     options.anchor_factor = 0;
     options.spool_dir = "/tmp";

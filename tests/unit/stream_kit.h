@@ -247,7 +247,7 @@ static inline dw_publish_options kit_plain_options(const char *spool_dir)
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.anchor_factor = 0;
     options.spool_dir = spool_dir;
     options.n_threads = 1;

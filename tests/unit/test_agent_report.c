@@ -89,7 +89,6 @@ static void test_null(void **state)
     dw_agent_report_error(NULL, NULL);
     dw_agent_report_verified(NULL, true);
     dw_agent_report_counts(NULL, &(dw_store_counts){0});
-    dw_agent_report_upkeep(NULL, 1);
     dw_agent_report_followers(NULL, NULL, 0);
     assert_false(dw_agent_pinned(NULL, &version));
     assert_false(dw_agent_wait_pin(NULL, 0));

@@ -19,7 +19,7 @@ static void make(fixture *x, const char *url)
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.anchor_every = 4;
     options.anchor_factor = 0;
     options.spool_dir = "/tmp";

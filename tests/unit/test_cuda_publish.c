@@ -301,16 +301,14 @@ static void test_hold_does_not_wait(void **state)
 /* ---- a baseline that breaks while a publish is under way ---- */
 
 static const dw_device_ops *true_ops;
-static dw_publisher *doubted;
+static dw_publisher *losing;
 
-/* Upkeep doubts the baseline right after the weights were held. */
-static dw_status hold_and_doubt(dw_device_capture *capture, void *stream, bool is_careful,
+/* The baseline is lost right after the weights were held. */
+static dw_status hold_and_lose(dw_device_capture *capture, void *stream, bool is_careful,
                                 dw_error *err)
 {
     dw_status status = true_ops->capture_hold(capture, stream, is_careful, err);
-    pthread_mutex_lock(&doubted->lock);
-    doubted->upkeep.doubt = DW_CORRUPT;
-    pthread_mutex_unlock(&doubted->lock);
+    dw_baseline_lose(losing); /* its owner is the thread that holds */
     return status;
 }
 
@@ -332,7 +330,7 @@ static void test_broken_after_hold(void **state)
     suite_make(&s, 1, &fake_image, 9001, "broken");
     stores_open(&s);
     dw_publish_options options = suite_options(&s);
-    options.sweep_every = options.folds[0] = options.anchor_every = 0;
+    options.sweep_every = options.fold_every = options.anchor_every = 0;
     options.anchor_factor = 0;
     assert_status(suite_place_all(&s, &err), &err);
     assert_status(suite_write(&s, false, &err), &err);
@@ -350,8 +348,8 @@ static void test_broken_after_hold(void **state)
 
     dw_device_ops ops = *s.devices[0]->ops;
     true_ops = s.devices[0]->ops;
-    doubted = s.publishers[0];
-    ops.capture_hold = hold_and_doubt;
+    losing = s.publishers[0];
+    ops.capture_hold = hold_and_lose;
     s.devices[0]->ops = &ops;
     suite_change(&s, 10);
     assert_int_equal(suite_commit(&s, &report, &err), DW_STALE);

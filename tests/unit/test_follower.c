@@ -356,7 +356,7 @@ static void test_rewritten_history(void **state)
         dw_publish_options publish = kit_plain_options(temp_dir);
         publish.anchor_every = anchors ? 1 : 0;
         if (how & 4)
-            publish.folds[0] = 2;
+            publish.fold_every = 2;
         part(&p, &publish);
         char dir[128];
         snprintf(dir, sizeof dir, "%s/rewritten-%u", temp_dir, how);
@@ -531,20 +531,19 @@ static void test_detours(void **state)
     kit_make(&k);
     dw_store *store = kit_mem_store(), *copy = kit_mem_store();
     dw_publish_options publish = kit_plain_options(temp_dir);
-    publish.folds[0] = 4;
+    publish.fold_every = 4;
     publish.anchor_every = 6;
-    fill_stream(&k, store, &publish, 10); /* folds 0-4, 4-8; an anchor at 6 */
+    fill_stream(&k, store, &publish, 10); /* a fold 0-4, an anchor at 6, 6-10 */
     size_t log[KIT_COPIES];
     kit_read_log(&k, store, log);
     static const char *const broken[][5] = {
-        {"objects/00000000000000000008-", "-fold-"},
+        {"objects/00000000000000000010-", "-fold-"},
         {"objects/00000000000000000006-", "-anchor-"},
         {"ways/00000000000000000006-anchor", ""},
-        {"ways/00000000000000000008-", ""},
-        {"objects/00000000000000000006-", "-anchor-", "objects/00000000000000000008-",
+        {"ways/00000000000000000010-", ""},
+        {"objects/00000000000000000006-", "-anchor-", "objects/00000000000000000010-",
          "-fold-"},
-        /* by the fold from 4, past the anchor, which leads nowhere */
-        {"commits/00000000000000000007", "", "latest.json", ""},
+        {"commits/00000000000000000009", "", "latest.json", ""},
         {"objects/00000000000000000003-", ""},
         {"commits/00000000000000000003", "", "latest.json", ""},
         {"latest.json", "", "floor.json", ""},
@@ -622,7 +621,7 @@ static void test_foreign_way(void **state)
     (void)state;
     parted p;
     dw_publish_options publish = kit_plain_options(temp_dir);
-    publish.folds[0] = 4;
+    publish.fold_every = 4;
     part(&p, &publish);
     /* the twin's writer opened at 2 and folded to 6; take its shortcut unchanged
      */

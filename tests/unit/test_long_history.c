@@ -136,9 +136,9 @@ static void test_pull(void **state)
 {
     (void)state;
     dw_writer hint;
-    pull("pull", 80);
+    pull("pull", 160);
     take_hint(&hint);
-    pull("pull without a hint", 120);
+    pull("pull without a hint", 240);
     put_hint(&hint);
     dw_writer_release(&hint);
 }
@@ -195,11 +195,11 @@ static void test_log(void **state)
     assert_int_equal(head, HEAD);
     assert_ok(dw_stream_floor(stream, &floor, &err), &err);
     assert_ok(
-        dw_stream_shortcuts_to(stream, HEAD - 4, HEAD, &shortcuts, &n_shortcuts, &err),
+        dw_stream_shortcuts_to(stream, HEAD - 30, HEAD, &shortcuts, &n_shortcuts, &err),
         &err);
-    assert_int_equal(n_shortcuts, 3); /* to 1996, and two to 2000 */
+    assert_int_equal(n_shortcuts, 2); /* to 1976 and to 1992 */
     for (size_t i = 0; i < n_shortcuts; i++)
-        assert_true(shortcuts[i].to >= HEAD - 4 && shortcuts[i].n_bytes > 0);
+        assert_true(shortcuts[i].to >= HEAD - 30 && shortcuts[i].n_bytes > 0);
     for (uint64_t v = HEAD - 4; v <= HEAD; v++) {
         dw_version_info info;
         assert_ok(dw_stream_version(stream, v, &info, &err), &err);
@@ -209,7 +209,8 @@ static void test_log(void **state)
     assert_ok(dw_stream_check_log(stream, &err), &err);
     assert_reads("check of the newest part", 10);
     assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
-    assert_int_equal(n_shortcuts, HEAD / 4 + HEAD / 16 + HEAD / 64 + HEAD / ANCHOR_EVERY);
+    assert_int_equal(n_shortcuts,
+                     2 + 2 * (ANCHOR_EVERY / 16) + (HEAD - 2 * ANCHOR_EVERY) / 16);
     dw_stream_close(stream);
 }
 
@@ -228,7 +229,7 @@ static void test_route(void **state)
         assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
         counting_reset(&counter);
         assert_ok(dw_stream_route(stream, DW_NO_VERSION, HEAD, &edges, &n, &err), &err);
-        assert_reads(without ? "route without a hint" : "route", without ? 30 : 3);
+        assert_reads(without ? "route without a hint" : "route", without ? 60 : 3);
         assert_int_equal(edges[0].from, DW_NO_VERSION);
         assert_int_equal(edges[0].to, 2 * ANCHOR_EVERY);
         assert_int_equal(edges[n - 1].to, HEAD);
@@ -241,24 +242,31 @@ static void test_route(void **state)
     dw_writer_release(&hint);
 }
 
-/* A squash reads what a pull reads. */
-static void test_squash(void **state)
+/* A compactor reads what a pull reads. */
+static void test_compact(void **state)
 {
     (void)state;
     dw_error err = {0};
-    dw_stream *stream;
-    dw_squash_options options = {.struct_bytes = sizeof options,
-                                 .from = HEAD - 100,
-                                 .to = HEAD,
-                                 .work_dir = temp_dir};
+    dw_compactor *c;
+    dw_edge made;
+    dw_compact_options options;
+    dw_compact_options_init(&options);
+    options.work_dir = temp_dir;
+    options.anchor_every = 1;
+    dw_writer hint;
+    take_hint(&hint);
+    put_hint(&hint);
     counting_reset(&counter);
-    assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-    assert_ok(dw_stream_squash(stream, &options, NULL, &err), &err);
-    assert_reads("squash", 160);
-    dw_stream_close(stream);
+    assert_ok(dw_compactor_open(&c, store, &options, &err), &err);
+    assert_ok(dw_compactor_step(c, NULL, &made, &err), &err);
+    assert_reads("compact", 200);
+    assert_int_equal(made.to, HEAD);
+    dw_compactor_close(c);
     char key[DW_KEY_TEXT];
-    dw_key_shortcut(key, HEAD, HEAD - 100);
+    dw_key_shortcut(key, HEAD, DW_NO_VERSION);
     assert_ok(dw_store_remove(plain, key, &err), &err);
+    put_hint(&hint);
+    dw_writer_release(&hint);
 }
 
 /* A mirror reads what it copies. */
@@ -389,7 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pull),    cmocka_unit_test(test_resume),
         cmocka_unit_test(test_log),     cmocka_unit_test(test_route),
-        cmocka_unit_test(test_copy),    cmocka_unit_test(test_squash),
+        cmocka_unit_test(test_copy),    cmocka_unit_test(test_compact),
         cmocka_unit_test(test_collect), cmocka_unit_test(test_publish),
         cmocka_unit_test(test_search),
     };

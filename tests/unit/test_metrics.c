@@ -120,9 +120,7 @@ static void test_stream(void **state)
                                     .stream_only = true});
     dw_agent_report_followers(
         agent, &(dw_follower_info){"a", 5, "h", "s", "", "2026-11-15T05:20:59.123Z"}, 1);
-    dw_agent_report_upkeep(agent, 3);
     get("");
-    expect_line("deltawire_upkeep_dropped_total 3");
     expect_line("deltawire_followers 1");
     expect_line("deltawire_follower_version{follower=\"a\"} 5");
     expect_line("deltawire_follower_report_timestamp_seconds{follower=\"a\"} "

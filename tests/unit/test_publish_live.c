@@ -67,7 +67,7 @@ static dw_publish_options options_of(const trainer *m)
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
+    options.fold_every = 0;
     options.anchor_factor = 0;
     options.spool_dir = temp_dir;
     options.n_threads = 2;

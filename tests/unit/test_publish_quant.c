@@ -65,7 +65,7 @@ static void run(dw_quant_scheme scheme, bool from_f32, bool in_dir)
     dw_store *store = kit_mem_store();
     const dw_quant_options quant = quant_options(scheme, from_f32);
     dw_publish_options options = options_of(&m, &quant);
-    options.folds[0] = 2;
+    options.fold_every = 2;
     options.anchor_every = 3;
     if (in_dir)
         options.baseline_dir = fresh_path("baseline");

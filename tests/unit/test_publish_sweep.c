@@ -13,8 +13,7 @@ static void open_fixture(fixture *x, const char *url, const char *dir, unsigned 
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.folds[0] = fold;
+    options.fold_every = fold;
     options.anchor_every = anchor_every;
     options.anchor_factor = 0;
     options.sweep_every = EVERY;
@@ -138,34 +137,6 @@ static void test_change_is_hidden(void **state)
     fixture_verify(&x, x.store, &found);
     assert_int_equal(found.suspect_from, 2);
     fixture_close(&x);
-}
-
-/* A fold or an anchor reads the whole baseline: it is not made, and the baseline is
- * repaired.
- */
-static void test_fold_and_anchor(void **state)
-{
-    (void)state;
-    for (int anchors = 0; anchors < 2; anchors++) {
-        fixture x;
-        open_fixture(&x, anchors ? "mem:rot-anchor" : "mem:rot-fold", NULL,
-                     anchors ? 0 : 3, anchors ? 3 : 0);
-        x.publisher->options.sweep_every = 0;
-        fixture_publish(&x);
-        fixture_publish(&x);
-        *baseline_byte(&x) ^= 1;
-        fixture_publish(&x); /* the fold or anchor of version 3 would be made here */
-        assert_int_equal(fixture_count(&x, x.store, "ways/"), 0);
-        fixture_publish(&x);
-        assert_head_is_live(&x);
-        fixture_publish(&x);
-        assert_suspect(&x, 4, 1);
-        for (int i = 0; i < 3; i++)
-            fixture_publish(&x);
-        assert_int_equal(fixture_count(&x, x.store, "ways/"), 2); /* at 4 and at 7 */
-        assert_head_is_live(&x);
-        fixture_close(&x);
-    }
 }
 
 /* ---- collections ---- */
@@ -293,7 +264,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_change_is_wrong),
         cmocka_unit_test(test_change_is_hidden),
-        cmocka_unit_test(test_fold_and_anchor),
         cmocka_unit_test(test_collect),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);

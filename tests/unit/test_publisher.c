@@ -720,7 +720,7 @@ static void test_many_objects(void **state)
         dw_publish_options options = kit_plain_options(temp_dir);
         options.max_object_bytes = options.max_anchor_bytes = sizes[i];
         options.anchor_every = 2;
-        options.folds[0] = 2;
+        options.fold_every = 2;
         options.baseline_dir = i % 2 ? temp_path("many") : NULL;
         dw_publisher *p = kit_open(&k, store, &options);
         static const unsigned changes[] = {10, 1000, 0, 300};
@@ -797,8 +797,7 @@ static void test_folds_and_anchors(void **state)
     kit_make(&k);
     dw_store *store = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
-    options.folds[0] = 4;
-    options.folds[1] = 16;
+    options.fold_every = 4;
     dw_error err = {0};
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 1; v <= 19; v++) {
@@ -807,20 +806,20 @@ static void test_folds_and_anchors(void **state)
         assert_ok(dw_publisher_drain(p, &err), &err);
     }
     dw_publisher_close(p);
-    assert_int_equal(kit_find(store, "ways/", "-from-", NULL), 5);
+    assert_int_equal(kit_find(store, "ways/", "-from-", NULL), 4);
     dw_stream *stream;
     const dw_edge *shortcuts;
     size_t n_shortcuts;
     assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
     assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
-    assert_int_equal(n_shortcuts, 5);
-    static const uint64_t ends[][2] = {{0, 4}, {4, 8}, {8, 12}, {0, 16}, {12, 16}};
-    for (size_t i = 0; i < 5; i++) {
+    assert_int_equal(n_shortcuts, 4);
+    static const uint64_t ends[][2] = {{0, 4}, {4, 8}, {8, 12}, {12, 16}};
+    for (size_t i = 0; i < 4; i++) {
         assert_int_equal(shortcuts[i].from, ends[i][0]);
         assert_int_equal(shortcuts[i].to, ends[i][1]);
     }
     dw_stream_close(stream);
-    /* a late joiner: version 0, the fold of 16, three commits */
+    /* a late joiner: version 0, four folds, three commits */
     dw_tensor tensors[KIT_TENSORS];
     uint8_t *room = kit_room(&k, tensors);
     dw_follow_options follow;
@@ -831,14 +830,14 @@ static void test_folds_and_anchors(void **state)
     dw_follow_report report;
     assert_ok(dw_follower_open(&f, store, &follow, &err), &err);
     assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, &report, &err), &err);
-    assert_int_equal(report.n_steps, 5);
-    assert_int_equal(report.n_objects, 5);
+    assert_int_equal(report.n_steps, 8);
+    assert_int_equal(report.n_objects, 8);
     assert_memory_equal(room, k.bytes, k.n_bytes);
     /* the same without the hint */
     assert_ok(dw_store_remove(store, "latest.json", &err), &err);
     assert_ok(dw_follower_sync(f, 3, NULL, &report, &err), &err);
     assert_ok(dw_follower_sync(f, 18, NULL, &report, &err), &err);
-    assert_true(report.n_steps <= 4 && report.n_steps >= 1);
+    assert_true(report.n_steps <= 7 && report.n_steps >= 1);
     dw_follower_close(f);
     kit_check_stream(&k, store, NULL);
 
@@ -887,60 +886,6 @@ static void test_folds_and_anchors(void **state)
     kit_free(&k);
 }
 
-/* Three spans share one copy, in a directory and in nameless files. A restarted publisher
- * continues where the one before was. The shortcuts are the same as with three copies.
- */
-static void test_folds_share_a_copy(void **state)
-{
-    (void)state;
-    static const uint64_t ends[][2] = {{0, 2},   {2, 4},   {0, 4},   {4, 6},   {6, 8},
-                                       {4, 8},   {0, 8},   {8, 10},  {10, 12}, {8, 12},
-                                       {12, 14}, {14, 16}, {12, 16}, {8, 16},  {16, 18}};
-    for (int named = 0; named < 2; named++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
-        dw_error err = {0};
-        char dir[128];
-        snprintf(dir, sizeof dir, "%s", temp_path(named ? "share" : "."));
-        dw_publish_options options = kit_plain_options(temp_dir);
-        options.folds[0] = 2;
-        options.folds[1] = 4;
-        options.folds[2] = 8;
-        options.max_object_bytes = 2048; /* several groups */
-        if (named)
-            options.baseline_dir = dir;
-        else
-            options.spool_dir = dir;
-        dw_publisher *p = kit_open(&k, store, &options);
-        for (uint64_t v = 1; v <= 19; v++) {
-            kit_step(&k, 5);
-            kit_publish(&k, p, v);
-            assert_ok(dw_publisher_drain(p, &err), &err);
-            if (named && v % 3 == 0) {
-                dw_publisher_close(p);
-                p = kit_open(&k, store, &options);
-            }
-        }
-        dw_publisher_close(p);
-        dw_stream *stream;
-        assert_ok(dw_stream_open(&stream, store, NULL, &err), &err);
-        const dw_edge *shortcuts;
-        size_t n_shortcuts, n_found = 0;
-        assert_ok(dw_stream_shortcuts(stream, &shortcuts, &n_shortcuts, &err), &err);
-        assert_int_equal(n_shortcuts, sizeof ends / sizeof *ends);
-        for (size_t i = 0; i < n_shortcuts; i++)
-            for (size_t j = 0; j < n_shortcuts; j++)
-                n_found +=
-                    shortcuts[i].from == ends[j][0] && shortcuts[i].to == ends[j][1];
-        assert_int_equal(n_found, n_shortcuts);
-        dw_stream_close(stream);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
-    }
-}
-
 /* ---- links ---- */
 
 /* Makes NAME of the baseline a link. Both names then lead to the same file. */
@@ -963,20 +908,19 @@ static void make_link(const char *name, bool symbolic)
 static void test_links(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "model.safetensors", ".deltawire/folds/model.safetensors", ".deltawire/control"};
+    static const char *const names[] = {"model.safetensors", ".deltawire/control"};
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
-    options.folds[0] = 2;
+    options.fold_every = 2;
     char dir[128];
     snprintf(dir, sizeof dir, "%s", temp_path("linked"));
     options.baseline_dir = dir;
     dw_error err = {0};
     uint64_t v = 0;
     dw_publisher *p = kit_open(&k, store, &options);
-    for (unsigned round = 0; round < 12; round++) {
+    for (unsigned round = 0; round < 8; round++) {
         const bool restarts = round & 1, symbolic = round & 2;
         for (unsigned i = 0; i < 3; i++) {
             kit_step(&k, 5);
@@ -1018,13 +962,12 @@ static void test_bad_options(void **state)
     dw_store *store = kit_mem_store();
     dw_error err = {0};
     dw_publisher *p;
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         dw_publish_options options = kit_plain_options(temp_dir);
-        options.folds[0] = i == 0 ? 1 : i == 1 ? 4 : 0;
-        options.folds[1] = i == 1 ? 6 : 0;
-        options.n_ranks = i == 2 ? 2 : 1; /* without shards */
-        options.rank = i == 3 ? 1 : 0;
-        if (i == 4)
+        options.fold_every = i == 0 ? 1 : 0;
+        options.n_ranks = i == 1 ? 2 : 1; /* without shards */
+        options.rank = i == 2 ? 1 : 0;
+        if (i == 3)
             k.tensors[1].data = NULL;
         assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
                      DW_INVALID, &err);
@@ -1092,7 +1035,6 @@ int main(void)
         cmocka_unit_test(test_many_objects),
         cmocka_unit_test(test_large_tensor),
         cmocka_unit_test(test_folds_and_anchors),
-        cmocka_unit_test(test_folds_share_a_copy),
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_bad_first_publish_leaves_nothing),
         cmocka_unit_test(test_cancel),

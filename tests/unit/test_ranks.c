@@ -14,6 +14,7 @@
 #include "publish/publisher.h"
 #include "stream/record.h"
 #include "unit/late_store.h"
+#include "unit/pass_store.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
 #include "inner.h"
@@ -26,6 +27,7 @@ typedef struct rank {
     dw_store *store;
     dw_publish_options options;
     const dw_tensor *tensors; /* NULL: those of the kit */
+    size_t n_tensors;         /* 0: as many as the kit has */
     dw_shard shards[MAX_SHARDS];
     uint8_t *data; /* the rank's own copy of what it owns */
     size_t offsets[MAX_SHARDS];
@@ -128,9 +130,9 @@ static void *open_rank(void *context)
 {
     rank *r = context;
     r->error = (dw_error){0};
-    r->status =
-        dw_publisher_open(&r->p, r->store, r->tensors ? r->tensors : r->k->tensors,
-                          KIT_TENSORS, &r->options, &r->error);
+    r->status = dw_publisher_open(
+        &r->p, r->store, r->tensors ? r->tensors : r->k->tensors,
+        r->n_tensors > 0 ? r->n_tensors : KIT_TENSORS, &r->options, &r->error);
     return NULL;
 }
 
@@ -846,17 +848,116 @@ static void test_faults(void **state)
     }
 }
 
+/* ---- late joiners ---- */
+
+typedef struct meter {
+    dw_store *inner;
+    _Atomic uint64_t n_bytes; /* of objects that were read */
+} meter;
+
+static dw_status meter_get(void *self, const char *key, uint64_t offset, void *into,
+                           size_t n, size_t *n_read, const dw_progress *progress,
+                           dw_error *err)
+{
+    meter *m = self;
+    dw_status status =
+        dw_store_get(m->inner, key, offset, into, n, n_read, progress, err);
+    if (status == DW_OK && strncmp(key, "objects/", 8) == 0)
+        m->n_bytes += *n_read;
+    return status;
+}
+
+static dw_status meter_put(void *self, const char *key, const dw_source *source,
+                           dw_put_mode mode, const dw_progress *progress, dw_error *err)
+{
+    return dw_store_put(((meter *)self)->inner, key, source, mode, progress, err);
+}
+
+/* Rank 0 makes folds and anchors, so a follower that joins at version 200 fetches hardly
+ * more than the model. */
+static void test_late_joiner(void **state)
+{
+    (void)state;
+    enum { N = 200000, RANKS = 3, VERSIONS = 200 };
+    static const dw_store_driver driver = {.struct_bytes = sizeof driver,
+                                           .name = "meter",
+                                           .get = meter_get,
+                                           .put = meter_put,
+                                           .stat = pass_stat,
+                                           .list = pass_list,
+                                           .remove = pass_remove};
+    const uint64_t dims[] = {N};
+    uint16_t *live = calloc(N, 2), *found = calloc(N, 2);
+    const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0, NULL};
+    const dw_element element = dw_dtype_element(DW_BF16);
+    dw_error err = {0};
+    job j = {.store = kit_mem_store(), .n = RANKS};
+    fill_weights(live, N, element);
+    for (size_t i = 0; i < RANKS; i++) {
+        rank *r = &j.ranks[i];
+        const uint64_t first = N * i / RANKS, end = N * (i + 1) / RANKS;
+        *r = (rank){.store = j.store, .tensors = &tensor, .n_tensors = 1};
+        dw_publish_options_init(&r->options);
+        r->shards[0] = (dw_shard){0, first, end - first, live + first};
+        r->options.shards = r->shards;
+        r->options.n_shards = 1;
+        r->options.n_threads = 1;
+        r->options.rank = (uint32_t)i;
+        r->options.n_ranks = RANKS;
+        r->options.job = "late";
+        r->options.rank_timeout_ms = 300000;
+        r->options.spool_dir = temp_dir;
+    }
+    open_all(&j);
+    for (unsigned v = 1; v <= VERSIONS; v++) {
+        change_weights(live, N, element, 5);
+        for (size_t i = 0; i < RANKS; i++)
+            snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%u", v);
+        run_ranks(&j, publish_rank, ALL);
+        for (size_t i = 0; i < RANKS; i++)
+            assert_ok(j.ranks[i].status, &j.ranks[i].error);
+    }
+    assert_ok(dw_publisher_drain(j.ranks[0].p, &err), &err);
+    assert_true(kit_find(j.store, "ways/", "-anchor", NULL) > 0);
+
+    meter m = {.inner = j.store};
+    dw_store *metered = pass_open(&driver, &m);
+    dw_tensor target = tensor;
+    target.data = found;
+    dw_follow_options follow;
+    dw_follow_options_init(&follow);
+    follow.tensors = &target;
+    follow.n_tensors = 1;
+    follow.tensors_empty = true;
+    dw_follower *f;
+    assert_ok(dw_follower_open(&f, metered, &follow, &err), &err);
+    assert_ok(dw_follower_sync(f, DW_NEWEST, NULL, NULL, &err), &err);
+    assert_int_equal(dw_follower_version(f), VERSIONS);
+    assert_memory_equal(found, live, 2ull * N);
+    print_message("a joiner at version %d fetched %.3f models\n", VERSIONS,
+                  (double)m.n_bytes / (2.0 * N));
+    assert_true(m.n_bytes * 100 <= 115 * 2ull * N);
+    dw_follower_close(f);
+    for (size_t i = 0; i < RANKS; i++)
+        dw_publisher_close(j.ranks[i].p);
+    dw_store_close(metered);
+    dw_store_close(j.store);
+    free(live);
+    free(found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),      cmocka_unit_test(test_dead_rank),
-        cmocka_unit_test(test_wrong_parts), cmocka_unit_test(test_lost_ranks),
-        cmocka_unit_test(test_steps),       cmocka_unit_test(test_failed_rank),
-        cmocka_unit_test(test_wrong_model), cmocka_unit_test(test_job_again),
-        cmocka_unit_test(test_late_commit), cmocka_unit_test(test_unsigned_receipt),
-        cmocka_unit_test(test_faults),      cmocka_unit_test(test_step_again),
-        cmocka_unit_test(test_taken_over),  cmocka_unit_test(test_late_commit_idle),
-        cmocka_unit_test(test_closed_rank), cmocka_unit_test(test_failed_start),
+        cmocka_unit_test(test_late_joiner),      cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_dead_rank),        cmocka_unit_test(test_wrong_parts),
+        cmocka_unit_test(test_lost_ranks),       cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_failed_rank),      cmocka_unit_test(test_wrong_model),
+        cmocka_unit_test(test_job_again),        cmocka_unit_test(test_late_commit),
+        cmocka_unit_test(test_unsigned_receipt), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_step_again),       cmocka_unit_test(test_taken_over),
+        cmocka_unit_test(test_late_commit_idle), cmocka_unit_test(test_closed_rank),
+        cmocka_unit_test(test_failed_start),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

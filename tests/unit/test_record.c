@@ -468,8 +468,6 @@ static void test_wrong_values(void **state)
         {SAMPLE_LATEST, "edges", "[[1,1,2,3]]"},
         {SAMPLE_LATEST, "edges", "[[1,18,2,3]]"},
         {SAMPLE_LATEST, "edges", "[[null,1,2,3]]"},
-        {SAMPLE_LATEST, "upkeep_dropped", "-1"},
-        {SAMPLE_LATEST, "upkeep_dropped", "\"3\""},
         {SAMPLE_FOLLOWER, "id", "\"a/b\""},
         {SAMPLE_FOLLOWER, "id", "\".a\""},
         {SAMPLE_FOLLOWER, "status", "\"two words\""},

@@ -17,8 +17,7 @@ static dw_publish_options options_with(const char *dir)
 {
     dw_publish_options options;
     dw_publish_options_init(&options);
-    memset(options.folds, 0, sizeof options.folds);
-    options.folds[0] = 2;
+    options.fold_every = 2;
     options.anchor_factor = 0;
     options.sweep_every = EVERY;
     options.max_object_bytes = 4096; /* many pieces */
@@ -43,8 +42,8 @@ static dw_status publish(fixture *x, dw_publish_report *report)
     dw_status status = dw_publisher_publish(x->publisher, &ticket, NULL, &x->err);
     if (status == DW_OK)
         status = dw_publisher_wait(x->publisher, ticket, UINT_MAX, NULL, report, &x->err);
-    if (status == DW_OK)
-        status = dw_publisher_drain(x->publisher, &x->err);
+    if (status == DW_OK) /* upkeep cannot follow a version that does not decode */
+        (void)dw_publisher_drain(x->publisher, NULL);
     return status;
 }
 
@@ -222,7 +221,7 @@ static _Noreturn void publish_and_die(const char *url, const char *dir, moment w
     const store_fault_plan plan = {die_at_anchor, NULL, 0};
     dw_publish_options options = options_with(dir);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    options.folds[0] = 0;
+    options.fold_every = 0;
     fixture_open(&x, url, &options);
     for (unsigned i = 0; i < 3; i++)
         assert_fine(&x, publish(&x, &report));

@@ -422,7 +422,7 @@ def go_on(world, done, hit):
                     (follower in hit and isinstance(follower, LiveFollower))  # fmt: skip
                 world.sync(follower, follower in hit, wrong_is_known=wrong)
     if rng.random() < 0.3:
-        deltawire(world, "squash", world.url, "--anchor", "--quiet", *trust(world, True))
+        deltawire(world, "compact", world.url, "--anchor", "--quiet", *trust(world, True))
     if rng.random() < 0.3:
         deltawire(world, "gc", world.url, "--keep", "1", "--quiet", *trust(world))
 

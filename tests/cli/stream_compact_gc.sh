@@ -8,38 +8,72 @@ for i in 0 1 2 3 4 5 6; do
     else
         publish_step "$url" "$i" --fold none --anchor-factor 0
     fi
-    [ "$i" -ne 2 ] || deltawire follow "$url" --into slow --id slow-one --until 2 --quiet
 done
 
 it "folds many deltas into one"
 mkdir work
-deltawire squash "$url" --from 1 --to 5 --work work --json >out.json
-holds 'o["from"] == 1 and o["to"] == 5 and o["bytes"] > 0' <out.json
+deltawire compact "$url" --fold 3 --anchor-factor 0 --work work --json >out.json
+holds '[(m["from"], m["to"]) for m in o["made"]] == [(0, 3), (3, 6)]' <out.json
+holds 'all(m["bytes"] > 0 for m in o["made"])' <out.json
 [ -z "$(ls work)" ] || die "left in the work directory: $(ls -A work)"
-deltawire pull "$url" --into model --at 1 --quiet >/dev/null
-deltawire pull "$url" --into model --at 5 --json | holds 'o["steps"] == 1'
-is_at model 5
+deltawire pull "$url" --into model --at 3 --quiet >/dev/null
+deltawire pull "$url" --into model --at 6 --json | holds 'o["steps"] == 1'
+is_at model 6
 
-it "folds up to the newest"
-prints '^  delta      version 4 -> 6$' deltawire squash "$url" --from 4
-
-it "refuses to do it twice"
-fails 8 "" deltawire squash "$url" --from 1 --to 5
+it "makes nothing twice"
+prints '^nothing is due$' deltawire compact "$url" --fold 3 --anchor-factor 0
 deltawire verify "$url" --quiet >/dev/null
 
 it "adds the whole model"
-deltawire squash "$url" --anchor --at 4 --json | holds 'o["from"] is None and o["to"] == 4'
+fails 2 "does not go with --watch" deltawire compact "$url" --anchor --watch
+url=$store/anchored
+deltawire publish "$url" run/base --anchor-factor 0 --quiet >/dev/null
+for i in 1 2 3 4; do
+    publish_step "$url" "$i" --anchor-factor 0
+    [ "$i" -ne 2 ] || deltawire follow "$url" --into slow --id slow-one --until 2 --quiet
+done
+deltawire compact "$url" --anchor --json |
+    holds '[(m["from"], m["to"]) for m in o["made"]] == [(None, 4)]'
+for i in 5 6; do publish_step "$url" "$i" --anchor-factor 0; done
 deltawire pull "$url" --into fresh --at 4 --json | holds 'o["steps"] == 1'
 is_at fresh 4
 deltawire status "$url" --json | holds 'o["anchor"] == 4'
 
-it "needs --from or --anchor"
-fails 2 "one of --from A and --anchor" deltawire squash "$url"
-fails 2 "one of --from A and --anchor" deltawire squash "$url" --from 1 --anchor
-fails 2 "goes with --at" deltawire squash "$url" --anchor --to 3
-fails 2 "goes with --to" deltawire squash "$url" --from 1 --at 3
-fails 2 "greater" deltawire squash "$url" --from 3 --to 3
-fails 6 "" deltawire squash "$url" --from 3 --to 99
+it "goes on as versions come, is killed, and goes on"
+watched=$store/watched
+deltawire publish "$watched" run/base --anchor-factor 0 --quiet >/dev/null
+start keeper compact "$watched" --watch --fold 2 --anchor-factor 0
+keeper=$!
+for i in 1 2; do publish_step "$watched" "$i" --anchor-factor 0; done
+wait_until grep -q '^fold from version 0 to 2:' out.keeper
+kill -KILL $keeper
+wait $keeper 2>/dev/null || true
+start keeper compact "$watched" --watch --fold 2 --anchor-factor 0 --json
+keeper=$!
+for i in 3 4; do publish_step "$watched" "$i" --anchor-factor 0; done
+wait_until grep -q '"event": *"made"' out.keeper
+kill -TERM $keeper
+ends $keeper 0
+deltawire verify "$watched" --json | holds 'o["faults"] == []'
+deltawire pull "$watched" --into late --json | holds 'o["steps"] == 3'
+same_weights late run/step_000004
+
+it "a watch makes folds beside its publishes"
+mkdir output
+cp -r run/step_000001 output/checkpoint-1
+start watch publish "$store/both" --watch output --fold 2 --anchor-factor 0
+watch=$!
+for i in 2 3 4 5; do
+    wait_until grep -q "version $((i - 2))," out.watch
+    cp -r "$(printf 'run/step_%06d' "$i")" "output/checkpoint-$i"
+done
+folded() { object_list "$store/both" ways/ | grep -q -- '-from-'; }
+wait_until folded
+wait_until grep -q 'version 4,' out.watch
+kill -INT $watch
+ends $watch 0
+deltawire pull "$store/both" --into both --quiet
+same_weights both run/step_000005
 
 it "needs the number of versions to keep"
 fails 2 "--keep N is missing" deltawire gc "$url"
@@ -86,7 +120,7 @@ deltawire pull "$url" --into slow --quiet >/dev/null
 is_at slow 7
 
 it "keeps an older anchor if the newest is damaged, and names a command that helps"
-deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire compact "$url" --anchor --quiet >/dev/null
 object_get "$url" "ways/$(printf '%020d' 7)-anchor.json" way.json
 anchor=$(json 'o["objects"][0]["key"]' <way.json)
 object_get "$url" "$anchor" anchor.bin
@@ -95,9 +129,9 @@ object_remove "$url" "$anchor"
 object_put "$url" "$anchor" anchor.bin
 deltawire gc "$url" --keep 1 >out.txt
 grep -q '^  floor      version 4, before 4$' out.txt
-grep -q "damaged .* version 7, .* After the next publish run: deltawire squash $url --anchor" out.txt
+grep -q "damaged .* version 7, .* After the next publish run: deltawire compact $url --anchor" out.txt
 publish_step "$url" 6
-deltawire squash "$url" --anchor --quiet >/dev/null
+deltawire compact "$url" --anchor --quiet >/dev/null
 deltawire gc "$url" --keep 1 >out.txt
 grep -q '^  floor      version 8, before 4$' out.txt
 rm -rf fresh
