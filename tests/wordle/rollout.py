@@ -114,7 +114,7 @@ def test_games_go_on():
     games = ["WORDLE\n"] * 64
     for turn in range(5):
         for i, choice in enumerate(complete(server, prompt=games, seed=turn, max_tokens=5)):
-            if i % 8 == 0:
+            if i % 16 == 0:
                 check(choice, models)
             games[i] += (choice["text"] + "?????")[:5] + " .gy..\n"
         other = [game[:9] + "z" + game[10:] for game in games[:3]]
@@ -200,25 +200,20 @@ def test_kills():
 
 
 def test_other_streams():
-    """Another stream takes the place of the first, with other weights and the same version number:
+    """Another stream takes the place of the first, with version numbers that were there before:
     results of the first one's weights are not used. Weights that are no numbers are reported."""
-    global server
-    broken = plain.new_weights(3)
+    other, broken = plain.new_weights(2), plain.new_weights(3)
     broken["model.norm.weight"] = [0x7fc0] * plain.H
-    prompt = "WORDLE\n"
-    for name, weights in (("a", plain.new_weights(1)), ("b", plain.new_weights(2)),
-                          ("c", broken)):
-        shutil.rmtree(BUCKET)
-        publish_weights(weights, scratch / f"baseline-{name}")
-        wait_for_head(server)
-        if weights is broken:
-            said = server.want(503, "POST", "/v1/completions", {"prompt": "x"})
-            assert "no number" in said["error"]["message"], said
-        else:
-            (choice,) = complete(server, prompt=prompt, temperature=0)
-            assert choice["weight_version"] == "0"
-            check(choice, {0: plain.Model(weights)}, greedy=True)
-            prompt += choice["text"] + " x"
+    shutil.rmtree(BUCKET)
+    publish_weights(other, scratch / "baseline-other")
+    wait_for_head(server)
+    (choice,) = complete(server, temperature=0)
+    assert choice["weight_version"] == "0"
+    check(choice, {0: plain.Model(other)}, greedy=True)
+    publish_weights(broken, scratch / "baseline-other")
+    wait_for_head(server)
+    said = server.want(503, "POST", "/v1/completions", {"prompt": "x"})
+    assert "no number" in said["error"]["message"], said
 
 
 def test_the_end():

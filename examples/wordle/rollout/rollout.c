@@ -8,7 +8,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -195,19 +194,21 @@ int main(int argc, char **argv)
     pthread_mutex_init(&r.lock, NULL);
     model_bind(&r.tensors, r.halves);
     r.session = model_session_new(ROLLOUT_SEQS);
-    if (!r.session || pthread_create(&follower, NULL, follow, &r) != 0) {
-        wordle_fail(&err, DW_NO_MEMORY, r.url, "out of memory");
+    dw_status status = r.session
+                           ? web_start(&server, listen, MAX_BODY, answer, &r, &err)
+                           : wordle_fail(&err, DW_NO_MEMORY, r.url, "out of memory");
+    if (status != DW_OK)
         return program_fail("wordle-rollout", &err);
-    }
-    dw_status status = web_start(&server, listen, MAX_BODY, answer, &r, &err);
-    if (status == DW_OK) {
-        printf("listening on %s\n", web_url(server));
-        fflush(stdout);
+    printf("listening on %s\n", web_url(server)); /* before the lines of versions */
+    fflush(stdout);
+    if (pthread_create(&follower, NULL, follow, &r) == 0) {
         program_wait();
-        web_stop(server);
+        atomic_store(&r.stop, true);
+        pthread_join(follower, NULL);
+    } else {
+        status = wordle_fail(&err, DW_NO_MEMORY, r.url, "no thread can be started");
     }
-    atomic_store(&r.stop, true);
-    pthread_join(follower, NULL);
+    web_stop(server);
     model_session_free(r.session);
     return status == DW_OK ? 0 : program_fail("wordle-rollout", &err);
 }
