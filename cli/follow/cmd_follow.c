@@ -92,6 +92,7 @@ static int follow(cli_follow *f)
                       f->follow.base, NULL);
         dw_follower_totals(f->follower, &totals);
         cli_report_private(f->session, f->follow.into, totals.n_private);
+        cli_warn_stray(f->session, f->follow.into, totals.n_stray, NULL);
         cli_follow_introduce_stream(f);
         status = cli_follow_loop(f, &err);
         const bool is_away = f->outage.n_tries > 0 && !f->is_by_command &&

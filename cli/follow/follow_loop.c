@@ -186,6 +186,7 @@ static dw_status move(cli_follow *f, uint64_t goal, dw_error *err)
     f->t_check = cli_now();
     dw_follower_since(f->follower, &before, &report);
     cli_report_private(f->session, f->follow.into, report.n_private);
+    cli_warn_stray(f->session, f->follow.into, report.n_stray, NULL);
     warn_healed(f);
     warn_kept(f);
     /* a sync that failed may have applied some steps */

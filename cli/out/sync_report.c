@@ -63,6 +63,17 @@ void cli_warn_healed(const cli_session *s, const char *into, uint64_t n, json_t 
         cli_warn(s, list, &err);
 }
 
+void cli_warn_stray(const cli_session *s, const char *into, uint64_t n, json_t *list)
+{
+    dw_error err;
+    dw_fail(
+        &err, DW_CONFLICT, into,
+        "its state file does not name the patch that was there: the patch was removed, "
+        "and not applied");
+    if (n > 0)
+        cli_warn(s, list, &err);
+}
+
 /* Prints "; 7 files installed, 1 removed". */
 static void print_files(const dw_follow_report *report)
 {

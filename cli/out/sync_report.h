@@ -25,6 +25,10 @@ void cli_warn_kept(const cli_session *s, const dw_follower *follower, json_t *li
 /* Warns if N, how often weights were found damaged, is not 0. LIST is as in cli_warn. */
 void cli_warn_healed(const cli_session *s, const char *into, uint64_t n, json_t *list);
 
+/* Warns if N, how many patches were removed that the state file did not name, is not 0.
+ */
+void cli_warn_stray(const cli_session *s, const char *into, uint64_t n, json_t *list);
+
 /* Prints "version 12 from 10: 2 steps, 4 objects, 1.2 MB in 0.213 s" on stdout. */
 void cli_sync_report_line(const dw_follow_report *report, double seconds);
 

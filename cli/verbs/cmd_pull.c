@@ -69,6 +69,7 @@ static int pull(arguments *a, const cli_session *s, dw_store *store)
     if (follower)
         dw_follower_totals(follower, &totals);
     cli_warn_healed(s, a->follow.into, totals.n_healed, warnings);
+    cli_warn_stray(s, a->follow.into, totals.n_stray, warnings);
     report.n_private = totals.n_private;
     if (!s->json)
         cli_report_private(s, a->follow.into, totals.n_private);

@@ -215,6 +215,8 @@ typedef struct dw_follow_report {
                                    another file of that name */
     uint64_t n_healed; /* how often the weights of the directory were found damaged, and
                           were or are to be fetched again */
+    uint64_t n_stray;  /* patches in the directory that its state file did not name, and
+                          that were removed */
 } dw_follow_report;
 
 /* The paths of the user's files that n_files_kept counts. They live until the next call

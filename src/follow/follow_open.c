@@ -240,8 +240,10 @@ static dw_status open_weights(dw_follower *f, dw_error *err)
     else
         status = dw_target_open_memory(&f->weights, s->tensors, s->n_tensors, o->tensors,
                                        o->tensors_empty, o->n_threads, err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
+        f->tally.n_stray += dw_target_had_stray(f->weights);
         status = find_start(f, err);
+    }
     if (status == DW_OK)
         status = dw_target_accept(f->weights, err);
     return status == DW_OK ? dw_target_forget_next(f->weights, err) : status;

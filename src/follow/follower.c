@@ -313,6 +313,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
         .n_files_removed = now.n_files_removed - before->n_files_removed,
         .n_files_kept = now.n_files_kept,
         .n_healed = now.n_healed - before->n_healed,
+        .n_stray = now.n_stray - before->n_stray,
     };
 }
 

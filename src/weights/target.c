@@ -177,6 +177,11 @@ uint64_t dw_target_n_private(const dw_target *r)
     return r->n_private;
 }
 
+bool dw_target_had_stray(const dw_target *r)
+{
+    return r->had_stray;
+}
+
 const char *dw_target_where(const dw_target *r)
 {
     if (r->dir)

@@ -190,6 +190,9 @@ bool dw_target_is_hurt(const dw_target *target, dw_position *was);
 /* How many files were links and were replaced with private copies. */
 uint64_t dw_target_n_private(const dw_target *target);
 
+/* Whether the open removed a patch that the record did not name. */
+bool dw_target_had_stray(const dw_target *target);
+
 /* ---- versions ---- */
 
 /* Declares that the weights are POSITION. DW_MISMATCH if they have another digest. */

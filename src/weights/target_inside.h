@@ -69,6 +69,7 @@ struct dw_target {
     dw_target_files files; /* no ckpt for memory, and while it is empty */
     dw_position was_next;  /* the next version that the record named when it was opened */
     uint64_t n_private;    /* files that were links, and were replaced with copies */
+    bool had_stray;        /* a patch that the record did not name was removed */
 
     /* the update under way */
     dw_update_state update;

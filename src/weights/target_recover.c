@@ -76,9 +76,10 @@ static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error 
 
 /* Locks the files, and reports whether there is a patch file to finish. Removes the
  * staged file, and a patch that the directory's record does not name. */
-static dw_status lock_files(dw_target_files *t, const char *path, bool *pending,
-                            dw_error *err)
+static dw_status lock_files(dw_target *r, const char *path, bool *pending, dw_error *err)
 {
+    dw_target_files *t = &r->files;
+    bool exists = false;
     dw_status status = dw_target_files_find(t, path, err);
     if (status == DW_OK)
         status = dw_target_files_lock(t, err);
@@ -89,7 +90,12 @@ static dw_status lock_files(dw_target_files *t, const char *path, bool *pending,
         return status;
     dw_remove_leftovers(t->staged_path);
     status = dw_remove_file(t->staged_path, err);
-    return status == DW_OK && !*pending ? dw_remove_file(t->patch_path, err) : status;
+    if (status == DW_OK && !*pending)
+        status = dw_file_exists(t->patch_path, &exists, err);
+    if (status == DW_OK && exists)
+        status = dw_remove_file(t->patch_path, err);
+    r->had_stray = r->had_stray || exists;
+    return status;
 }
 
 static dw_status try_open(dw_target *r, const char *path, bool only_recover,
@@ -97,7 +103,7 @@ static dw_status try_open(dw_target *r, const char *path, bool only_recover,
 {
     bool pending = false;
     dw_target_files *t = &r->files;
-    dw_status status = lock_files(t, path, &pending, err);
+    dw_status status = lock_files(r, path, &pending, err);
     if (status == DW_OK && (pending || !only_recover))
         status = dw_checkpoint_open(&t->ckpt, path, DW_CHECKPOINT_WRITE, err);
     if (status == DW_OK && pending)

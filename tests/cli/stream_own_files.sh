@@ -22,6 +22,19 @@ for version in 0 1 0 1; do
     deltawire verify m --quiet >/dev/null
 done
 
+it "warns of a patch that its state file does not name, and removes it"
+stray=m/.deltawire/model.safetensors.patch
+echo "not ours" >$stray
+deltawire pull "$url" --into m >/dev/null 2>err.stray
+[ "$(grep -c '^deltawire: warning: m: .* the patch was removed, and not applied$' err.stray)" = 1 ]
+[ ! -e $stray ] && is_at m 1
+echo "not ours" >$stray
+deltawire pull "$url" --into m --json | holds 'len(o["warnings"]) == 1'
+echo "not ours" >$stray
+deltawire follow "$url" --into m --until 1 --no-report >/dev/null 2>err.stray
+grep -q 'warning: m: .* the patch was removed' err.stray
+deltawire pull "$url" --into m --json | holds 'not o.get("warnings")'
+
 it "refuses names that could be its own, or weights"
 cp -r run/base own
 mkdir own/.deltawire
