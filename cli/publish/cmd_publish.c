@@ -5,7 +5,7 @@
 
 #include "cmd_publish.h"
 #include "commands.h"
-#include "compact.h"
+#include "cmd_compact.h"
 #include "fail.h"
 #include "json_out.h"
 #include "print.h"

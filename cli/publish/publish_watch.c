@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "cache_dir.h"
 #include "cmd_publish.h"
-#include "compact.h"
+#include "cmd_compact.h"
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"

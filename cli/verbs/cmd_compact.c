@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "commands.h"
-#include "compact.h"
+#include "cmd_compact.h"
 #include "json_out.h"
 #include "outage.h"
 #include "print.h"

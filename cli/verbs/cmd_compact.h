@@ -1,6 +1,6 @@
 /* Folds and anchors, made by `compact` and beside `publish --watch`. */
-#ifndef CLI_COMPACT_H
-#define CLI_COMPACT_H
+#ifndef CLI_CMD_COMPACT_H
+#define CLI_CMD_COMPACT_H
 
 #include <deltawire/stream.h>
 
