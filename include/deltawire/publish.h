@@ -55,6 +55,16 @@ typedef struct dw_shard {
     void *data; /* borrowed */
 } dw_shard;
 
+/* A collective call of all ranks: MAXIMA, N numbers below 2^31, become the largest over
+ * all ranks, each by itself (an all-reduce with MAX). Ranks whose shards share quantised
+ * blocks or rows agree on scales so, in dw_publisher_open, dw_publisher_publish and
+ * dw_publisher_is_current, on the thread that calls these: each rank must call them in
+ * the same order, also if a call failed. A rank that fails before it tells the others,
+ * and all fail at once. If it ended, this function must return an error after a time
+ * limit of its own. */
+typedef dw_status (*dw_agree_fn)(void *context, uint32_t *maxima, size_t n,
+                                 dw_error *err);
+
 /* Where the baseline of tensors on devices is. The deltas are the same. */
 typedef enum dw_baseline_memory {
     DW_BASELINE_DEVICE = 0, /* in memory of their device */
@@ -146,12 +156,13 @@ typedef struct dw_publish_options {
     const dw_quant_options *quantize; /* the stream holds the weights quantised; NULL: as
                                          they are. Must be the same for all
                                          versions of a stream. Not with DW_FIRST_BASE.
-                                         Ranks whose shards share blocks or rows agree on
-                                         the scales through the store. Weights that are
-                                         not finite are DW_NOT_FINITE, and nothing is
-                                         published. A config.json among the companion
-                                         files gets a `quantization_config`. Borrowed for
-                                         the call */
+                                         Weights that are not finite are DW_NOT_FINITE,
+                                         and nothing is published. A config.json among
+                                         the companion files gets a
+                                         `quantization_config`. Borrowed for the call */
+    dw_agree_fn agree; /* of ranks that quantise: all of them set it. NULL: DW_INVALID if
+                          their shards share blocks or rows */
+    void *agree_context;
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
     dw_baseline_memory baseline_memory;    /* for tensors on devices */
@@ -201,8 +212,8 @@ DW_API uint64_t dw_publisher_version(dw_publisher *publisher);
 
 /* Sets *IS_CURRENT if the weights are those of the newest version; of shards, those that
  * this process has. Reads all of them. Waits for the version in progress. If a sharded
- * publisher resumes a stream, each rank calls this, and all publish if any rank gets
- * false. */
+ * publisher resumes a stream, all ranks call this together, and all publish if any rank
+ * gets false. */
 DW_API dw_status dw_publisher_is_current(dw_publisher *publisher, bool *is_current,
                                          dw_error *err);
 

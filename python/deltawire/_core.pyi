@@ -392,6 +392,7 @@ class Publisher:
         quantize_from_f32: bool = False,
         files: _Path | Mapping[str, bytes | _Path] | None = None,
         baseline: Literal["device", "host"] = "device",
+        agree: Callable[[memoryview], object] | None = None,
     ) -> Self:
         """`files`: the companion files of the next version (config.json, tokenizer files): a
         directory, from which those of the usual names are taken, or a mapping from names to
@@ -407,9 +408,11 @@ class Publisher:
         `shards` are the slices of this rank: the tensor's name, the first element
         (row-major), and an array. The tensors themselves may then be `(None, dtype, shape)`.
         `job` is the same on every rank, and another for every start. Ranks wait
-        `rank_timeout` for each other, rank 0 twice as long; if they share quantised blocks
-        or rows, the others six times as long for rank 0. With shards, opening commits only
-        version 0 (is_current()). The whole baseline is compared with the stream within
+        `rank_timeout` for each other, rank 0 twice as long. With shards, opening commits only
+        version 0 (is_current()). `agree(numbers)` is needed if ranks share quantised blocks or
+        rows: a collective call in which 32-bit numbers below 2^31, in a writable memoryview,
+        become the largest over all ranks. It is called in the constructor, publish() and
+        is_current(), which all ranks then call in the same order. The whole baseline is compared with the stream within
         `sweep_every` versions; 0: never.
 
         `provenance=False`: commits do not record the name of this machine and the version
@@ -471,7 +474,8 @@ class Publisher:
         A publish does not wait for them, and close() gives them up."""
     def is_current(self) -> bool:
         """Whether the weights are those of the newest version; with shards, those of this
-        rank. If it is False on any rank after opening, all ranks publish()."""
+        rank. If it is False on any rank after opening, all ranks publish(). All ranks ask
+        together."""
     def cancel(self) -> None:
         """Cancels the version in progress, unless it is being committed."""
     def close(self, timeout: float | None = None) -> None:

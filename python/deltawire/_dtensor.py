@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-__all__ = ["Part", "is_sharded", "part_of", "agree"]
+__all__ = ["Part", "is_sharded", "part_of", "agree", "largest"]
 
 DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16",
@@ -97,3 +97,12 @@ def agree(
             if not sharded and other < rank and name in parts:
                 parts[name].is_mine = False
     return found, every[0][1]
+
+
+def largest(numbers: memoryview, group: Any) -> None:
+    """Replaces 32-bit numbers below 2^31 by the largest over all ranks: the library's `agree`."""
+    mine = torch.frombuffer(numbers, dtype=torch.int32)
+    # only NCCL by itself has no memory of the host
+    shared = mine.cuda() if dist.get_backend(group) == "nccl" else mine
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=group)
+    mine.copy_(shared)

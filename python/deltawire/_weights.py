@@ -232,4 +232,5 @@ class Weights:
             "rank": _dtensor.dist.get_rank(group),
             "n_ranks": _dtensor.dist.get_world_size(group),
             "job": job,
+            "agree": lambda numbers: _dtensor.largest(numbers, group),
         }

@@ -1,5 +1,6 @@
 /* The arguments of deltawire.Publisher. */
 #include <limits.h>
+#include <stdio.h>
 
 #include "publisher_type.h"
 
@@ -9,7 +10,7 @@ typedef struct arguments {
     PyObject *store, *tensors, *fork, *trust, *progress;
     PyObject *base, *baseline_dir, *spool_dir, *sign_key; /* new: bytes */
     PyObject *step;                                       /* new: a string */
-    PyObject *as_bf16, *shards, *files;
+    PyObject *as_bf16, *shards, *files, *agree;
     const char *when_busy, *base_name, *notes, *stream, *baseline;
     unsigned rank, n_ranks;
     int single_writer, new_key, provenance, publish_changed;
@@ -64,11 +65,12 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "quantize_from_f32",
                             "files",
                             "baseline",
+                            "agree",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOs:Publisher", names,
+               "OO|$sO&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsO:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
                &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
                &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &o->fold_every,
@@ -79,11 +81,51 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
                &o->rank_timeout_ms, &o->sweep_every, &a->provenance, &a->publish_changed,
                &a->quantize.scheme, &a->quantize.keep, &a->quantize.also,
-               &a->quantize.from_f32, &a->files, &a->baseline) != 0;
+               &a->quantize.from_f32, &a->files, &a->baseline, &a->agree) != 0;
+}
+
+/* The caller's function, on the thread that called the library. Its exception becomes the
+ * error. */
+static dw_status call_agree(void *context, uint32_t *maxima, size_t n, dw_error *err)
+{
+    const publisher_object *self = context;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *view = PyMemoryView_FromMemory(
+        (char *)maxima, (Py_ssize_t)(n * sizeof *maxima), PyBUF_WRITE);
+    PyObject *result =
+        view ? PyObject_CallFunctionObjArgs(self->agree, view, NULL) : NULL;
+    const bool is_good = result != NULL;
+    Py_XDECREF(result);
+    if (!is_good) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyErr_NormalizeException(&type, &value, &trace);
+        PyObject *text = value ? PyObject_Str(value) : NULL;
+        const char *line = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+        err->code = DW_UNAVAILABLE;
+        snprintf(err->text, sizeof err->text, "%s", line ? line : "an exception");
+        PyErr_Clear();
+        Py_XDECREF(text);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    }
+    Py_XDECREF(view);
+    PyGILState_Release(state);
+    return is_good ? DW_OK : DW_UNAVAILABLE;
 }
 
 static bool to_ranks(arguments *a, publisher_object *self)
 {
+    if (a->agree && a->agree != Py_None) {
+        if (!PyCallable_Check(a->agree)) {
+            PyErr_SetString(PyExc_TypeError, "agree is not callable");
+            return false;
+        }
+        self->agree = Py_NewRef(a->agree);
+        a->options.agree = call_agree;
+        a->options.agree_context = self;
+    }
     a->options.rank = a->rank;
     a->options.n_ranks = a->n_ranks;
     if (a->shards == Py_None)

@@ -367,6 +367,7 @@ static void publisher_dealloc(PyObject *object)
     dwpy_publisher_drop(self);
     dwpy_store_leave(self->fork_store);
     dwpy_store_leave(self->store);
+    Py_XDECREF(self->agree);
     PyErr_Restore(error[0], error[1], error[2]);
     dwpy_object_free(object);
 }

@@ -18,6 +18,7 @@ typedef struct publisher_object {
     PyObject *store;
     PyObject *fork_store;
     dw_sign_key *sign_key;
+    PyObject *agree; /* called with a memory view, or NULL */
     dwpy_tensors tensors;
     dwpy_tensors shards;
     PyObject *numbers; /* the indices of the tensors, by name */

@@ -168,7 +168,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .base = p->baseline.views,
         .next = p->live.chosen,
         .base_digests = p->baseline.digests,
-        .load = p->live.quant.plan ? dw_live_load : NULL,
+        .load = p->live.source.read ? dw_live_load : NULL,
         .load_context = p,
         .captures = p->captures.n > 0 ? &p->captures : NULL,
         .from = p->commits.head.version,
@@ -343,8 +343,6 @@ static dw_status run_job(dw_publisher *p, dw_position *position,
     if (status == DW_OK)
         status =
             p->sharded ? dw_rank_write_id(write_id, p, err) : dw_random_id(write_id, err);
-    if (status == DW_OK)
-        status = dw_ranks_agree(p, false, err);
     if (status == DW_OK)
         status = upload(p, write_id, err);
     on_captured(p);             /* also after a failure: the weights are not read again */

@@ -6,36 +6,59 @@
 #include "base/mem.h"
 #include "publish/publisher.h"
 
-dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
-                         const dw_tensor *tensors, size_t n_tensors, dw_error *err)
+static dw_status check_masters(const dw_publisher *p, const dw_tensor *tensors,
+                               size_t n_tensors, dw_error *err)
 {
     const bool *as_bf16 = p->options.as_bf16;
-    dw_live_quant *q = &p->live.quant;
-    *out = NULL;
-    dw_status status = DW_OK;
-    if (p->options.quantize && p->options.quantize->scheme != DW_QUANT_NONE)
-        status = dw_tensors_need_host(tensors, n_tensors, "quantise it", err);
-    if (p->options.baseline_dir && !p->sharded && status == DW_OK)
-        status = dw_tensors_need_host(tensors, n_tensors,
-                                      "compare it with a baseline in a directory", err);
-    if (status != DW_OK)
-        return status;
     for (size_t i = 0; as_bf16 && i < n_tensors; i++)
         if (as_bf16[i] && tensors[i].dtype != DW_F32)
             return dw_fail_tensor(err, DW_INVALID, NULL, tensors[i].name,
                                   "only F32 can be published as BF16");
-    status = dw_live_quant_plan(q, tensors, n_tensors, &p->options, err);
+    return DW_OK;
+}
+
+dw_status dw_live_quantize(dw_publisher *p, const dw_tensor **tensors, size_t *n_tensors,
+                           dw_error *err)
+{
+    dw_quantizer *q = &p->live.quant;
+    dw_status status = check_masters(p, *tensors, *n_tensors, err);
+    if (status != DW_OK || !p->options.quantize ||
+        p->options.quantize->scheme == DW_QUANT_NONE)
+        return status;
+    status = dw_quantizer_open(q, *tensors, *n_tensors, &p->options, err);
     if (status != DW_OK)
         return status;
-    *n_out = q->plan ? q->plan->n_entries : n_tensors;
-    *out = dw_alloc_array(*n_out, sizeof **out);
+    p->live.source =
+        (dw_weight_source){NULL, dw_quantizer_read, q, q->grains}; /* see dw_live_meet */
+    p->options.as_bf16 = NULL;
+    if (p->sharded) {
+        p->options.shards = q->shards;
+        p->options.n_shards = q->n_shards;
+    }
+    *tensors = q->tensors;
+    *n_tensors = q->plan->n_entries;
+    return DW_OK;
+}
+
+dw_status dw_live_shapes(dw_tensor **out, const dw_publisher *p, const dw_tensor *tensors,
+                         size_t n_tensors, dw_error *err)
+{
+    const bool *as_bf16 = p->options.as_bf16;
+    *out = NULL;
+    if (p->options.baseline_dir && !p->sharded) {
+        dw_status status = dw_tensors_need_host(
+            tensors, n_tensors, "compare it with a baseline in a directory", err);
+        if (status != DW_OK)
+            return status;
+    }
+    *out = dw_alloc_array(n_tensors, sizeof **out);
     if (!*out)
         return dw_fail_memory(err, NULL);
-    for (size_t i = 0; i < *n_out; i++) {
+    for (size_t i = 0; i < n_tensors; i++) {
         dw_tensor *t = &(*out)[i];
-        *t = q->plan ? q->plan->entries[i].tensor : tensors[i];
+        *t = tensors[i];
         t->device = NULL; /* only names, types and shapes */
-        if (!q->plan && as_bf16 && as_bf16[i]) {
+        if (as_bf16 && as_bf16[i]) {
             t->dtype = DW_BF16;
             t->n_bytes /= 2;
         }
@@ -43,18 +66,10 @@ dw_status dw_live_shapes(dw_tensor **out, size_t *n_out, dw_publisher *p,
     return DW_OK;
 }
 
-/* The caller's tensor that tensor T of the table is made of. */
-static size_t source_of(const dw_publisher *p, const dw_name_index *names, size_t t)
+/* Whether the weights are pulled from a source. */
+static bool is_pulled(const dw_publisher *p)
 {
-    const dw_live_quant *q = &p->live.quant;
-    return q->plan ? q->plan->entries[t].source
-                   : dw_name_index_find(names, p->stream->record.tensors[t].name);
-}
-
-static bool is_scale(const dw_publisher *p, size_t t)
-{
-    const dw_live_quant *q = &p->live.quant;
-    return q->plan && q->plan->entries[t].role == DW_QUANT_SCALE;
+    return p->live.source.read != NULL;
 }
 
 /* ---- the caller's tensors or shards ---- */
@@ -74,10 +89,10 @@ static dw_status take_tensors(dw_publisher *p, const dw_tensor *tensors, size_t 
     if (status == DW_OK && (!p->live.data || !p->live.devices))
         status = dw_fail_memory(err, NULL);
     for (size_t t = 0; status == DW_OK && t < s->n_tensors; t++) {
-        const dw_tensor *mine = &tensors[source_of(p, &names, t)];
-        p->live.data[t] = is_scale(p, t) ? NULL : mine->data;
+        const dw_tensor *mine = &tensors[dw_name_index_find(&names, s->tensors[t].name)];
+        p->live.data[t] = mine->data;
         p->live.devices[t] = mine->device;
-        if (!mine->data && mine->n_bytes > 0)
+        if (!mine->data && mine->n_bytes > 0 && !is_pulled(p))
             status = dw_fail_tensor(err, DW_INVALID, NULL, mine->name, "it has no data");
     }
     dw_name_index_release(&names);
@@ -104,10 +119,9 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     const dw_stream_record *s = &p->stream->record;
     const size_t n = p->options.n_shards;
     size_t n_taken = 0;
-    /* the scales of a shard are another one */
-    owned_shard *list = dw_alloc_array(2 * n, sizeof *list);
-    p->live.data = dw_alloc_zeroed(2 * n, sizeof *p->live.data);
-    p->live.devices = dw_alloc_zeroed(2 * n, sizeof *p->live.devices);
+    owned_shard *list = dw_alloc_array(n, sizeof *list);
+    p->live.data = dw_alloc_zeroed(n, sizeof *p->live.data);
+    p->live.devices = dw_alloc_zeroed(n, sizeof *p->live.devices);
     dw_name_index names;
     dw_status status =
         list && p->live.data && p->live.devices ? DW_OK : dw_fail_memory(err, NULL);
@@ -119,7 +133,8 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
     }
     for (size_t i = 0; status == DW_OK && i < n; i++) {
         const dw_shard *shard = &p->options.shards[i];
-        if (shard->tensor >= n_tensors || (!shard->data && shard->n_elems > 0)) {
+        if (shard->tensor >= n_tensors ||
+            (!shard->data && shard->n_elems > 0 && !is_pulled(p))) {
             status = dw_fail(err, DW_INVALID, NULL,
                              "shard %zu names no tensor of the list, or has no data", i);
             break;
@@ -128,13 +143,8 @@ static dw_status take_shards(dw_publisher *p, const dw_tensor *tensors, size_t n
         const dw_slice slice = {t, shard->first, shard->n_elems};
         /* after an uneven split some ranks own nothing of a tensor */
         if (slice.n > 0 || dw_slice_is_whole(s->tensors, &slice))
-            list[n_taken++] =
-                (owned_shard){slice, shard->data, tensors[shard->tensor].device};
-        if (slice.n == 0 || !dw_live_quant_makes(&p->live.quant, t))
-            continue;
-        const dw_slice scales = dw_live_quant_scales(&p->live.quant, &slice);
-        if (scales.n > 0 || dw_slice_is_whole(s->tensors, &scales))
-            list[n_taken++] = (owned_shard){scales, NULL, NULL};
+            list[n_taken++] = (owned_shard){slice, is_pulled(p) ? NULL : shard->data,
+                                            tensors[shard->tensor].device};
     }
     if (status == DW_OK && n_taken > 0)
         qsort(list, n_taken, sizeof *list, compare_shards);
@@ -166,16 +176,21 @@ dw_status dw_live_open(dw_publisher *p, const dw_name_index *names, dw_error *er
     live->is_known = dw_alloc_zeroed(n, sizeof *live->is_known);
     live->views = dw_alloc_array(p->pieces.cut.n, sizeof *live->views);
     live->chosen = dw_alloc_array(p->pieces.cut.n, sizeof *live->chosen);
-    if (!live->types || !live->number || !live->is_known || !live->views || !live->chosen)
+    live->pulled = dw_alloc_array(p->pieces.cut.n, sizeof *live->pulled);
+    if (is_pulled(p))
+        live->scratch = dw_alloc((size_t)dw_pieces_group_room(&p->pieces));
+    if (!live->types || !live->number || !live->is_known || !live->views ||
+        !live->chosen || !live->pulled || (is_pulled(p) && !live->scratch))
         return dw_fail_memory(err, NULL);
     for (size_t t = 0; t < n; t++) {
-        live->number[t] = source_of(p, names, t);
-        live->types[t] = is_scale(p, t) ? DW_F32 : names->tensors[live->number[t]].dtype;
+        const size_t number = dw_name_index_find(names, p->pieces.table[t].name);
+        live->number[t] =
+            is_pulled(p) ? live->quant.plan->entries[number].source : number;
+        live->types[t] = names->tensors[number].dtype;
     }
     dw_pieces_view_as(&p->pieces, live->views, live->data, live->types);
     dw_pieces_place(&p->pieces, live->views, live->devices);
-    dw_status status = dw_live_quant_open(&live->quant, &p->pieces, err);
-    return status == DW_OK ? dw_shared_open(p, err) : status;
+    return DW_OK;
 }
 
 void dw_live_close(dw_live *live)
@@ -187,8 +202,34 @@ void dw_live_close(dw_live *live)
     dw_free(live->types);
     dw_free(live->number);
     dw_free(live->is_known);
-    dw_shared_close(&live->shared);
-    dw_live_quant_close(&live->quant);
+    dw_free(live->pulled);
+    dw_free(live->scratch);
+    dw_quantizer_close(&live->quant);
+}
+
+dw_status dw_live_meet(dw_publisher *p, dw_status so_far, dw_error *err)
+{
+    bool is_needed;
+    if (!is_pulled(p))
+        return so_far;
+    const bool has_failed = so_far != DW_OK;
+    dw_status status = dw_quantizer_meet(&p->live.quant, has_failed, &is_needed,
+                                         has_failed ? NULL : err);
+    p->live.source.begin = is_needed ? dw_quantizer_begin : NULL;
+    return has_failed ? so_far : status;
+}
+
+dw_status dw_live_begin(dw_publisher *p, uint64_t turn, const bool *unchanged,
+                        dw_status so_far, dw_error *err)
+{
+    const dw_weight_source *s = &p->live.source;
+    if (!s->begin)
+        return so_far;
+    for (size_t t = 0; unchanged && t < p->pieces.n_table; t++)
+        p->live.is_known[t] = p->live.is_known[t] && unchanged[p->live.number[t]];
+    const dw_weight_turn begun = {turn, so_far != DW_OK, !unchanged, p->live.is_known};
+    dw_status status = s->begin(s->context, &begun, so_far == DW_OK ? err : NULL);
+    return so_far == DW_OK ? status : so_far;
 }
 
 dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
@@ -199,8 +240,7 @@ dw_status dw_live_confirm(const dw_publisher *p, dw_error *err)
 
 static bool is_master(const dw_publisher *p, size_t t)
 {
-    return !dw_live_quant_makes(&p->live.quant, t) &&
-           p->live.types[t] != p->pieces.table[t].dtype;
+    return p->live.types[t] != p->pieces.table[t].dtype;
 }
 
 dw_status dw_live_read(dw_publisher *p, size_t k, dw_place into, dw_error *err)
@@ -208,31 +248,28 @@ dw_status dw_live_read(dw_publisher *p, size_t k, dw_place into, dw_error *err)
     const dw_slice *s = &p->pieces.owned.items[k];
     const uint64_t n = dw_slice_bytes(p->pieces.table, s);
     const dw_place from = {p->live.devices[k], p->live.data[k]};
-    if (!dw_live_quant_makes(&p->live.quant, s->tensor))
-        return is_master(p, s->tensor) ? dw_place_round(into, from, n / 2, err)
-                                       : dw_place_copy(into, from, n, err);
-    dw_status status =
-        dw_live_quant_add(&p->live.quant, s, p->live.data[k], into.data, err);
-    return status == DW_OK ? dw_live_quant_make(&p->live.quant, err) : status;
+    const dw_weight_piece piece = {s->tensor, s->first, s->n, into.data};
+    return is_pulled(p) ? p->live.source.read(p->live.source.context, &piece, 1, err)
+           : is_master(p, s->tensor) ? dw_place_round(into, from, n / 2, err)
+                                     : dw_place_copy(into, from, n, err);
 }
 
 static dw_status make_group(dw_publisher *p, const dw_piece_group *group, bool with_known,
                             dw_error *err)
 {
     dw_live *live = &p->live;
-    uint8_t *at = live->quant.scratch;
-    dw_status status = DW_OK;
-    for (size_t i = group->first; status == DW_OK && i < group->first + group->n; i++) {
+    uint8_t *at = live->scratch;
+    size_t n = 0;
+    for (size_t i = group->first; i < group->first + group->n; i++) {
         const dw_slice *s = &p->pieces.cut.items[i];
-        if (!dw_live_quant_makes(&live->quant, s->tensor) ||
-            (live->is_known[s->tensor] && !with_known))
+        if (live->is_known[s->tensor] && !with_known)
             continue;
         live->chosen[i] = p->pieces.shapes.tensors[i];
         live->chosen[i].data = at;
-        status = dw_live_quant_add(&live->quant, s, live->views[i].data, at, err);
+        live->pulled[n++] = (dw_weight_piece){s->tensor, s->first, s->n, at};
         at += dw_padded(live->chosen[i].n_bytes);
     }
-    return status == DW_OK ? dw_live_quant_make(&live->quant, err) : status;
+    return live->source.read(live->source.context, live->pulled, n, err);
 }
 
 dw_status dw_live_load(void *publisher, const dw_piece_group *group, dw_error *err)
@@ -249,7 +286,7 @@ dw_status dw_live_make_piece(dw_publisher *p, size_t i, dw_error *err)
 
 static bool is_made(const dw_publisher *p, size_t t)
 {
-    return is_master(p, t) || dw_live_quant_makes(&p->live.quant, t);
+    return is_pulled(p) || is_master(p, t);
 }
 
 dw_status dw_live_whole(dw_publisher *p, dw_live_copy *out, dw_error *err)

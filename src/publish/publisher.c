@@ -225,12 +225,22 @@ uint64_t dw_publisher_version(dw_publisher *p)
 
 /* ---- the caller's side ---- */
 
-/* Starts to read the weights on devices (capture.h). The lock is held on entry and on
- * return. If the baseline is lost and cannot be read back, nothing is read: the version
- * fails, and its error says why. */
-static dw_status hold_devices(dw_publisher *p, const dw_publish_note *note, dw_error *err)
+/* Whether the step is a version already: then ranks need not begin it together. */
+static bool is_committed(const dw_publisher *p, const dw_publish_note *note)
 {
-    dw_status status = DW_OK;
+    uint64_t turn;
+    return dw_turn_of_step(&turn, note->step) && turn == p->ranks.committed;
+}
+
+/* What must happen on the caller's thread: the source of the weights begins, and weights
+ * on devices start to be read (capture.h). SO_FAR is the status of this call, and the
+ * other ranks hear if it failed. FATE takes the outcome of the version, if it fails here.
+ * The lock is held on entry and on return. If the baseline is lost and cannot be read
+ * back, nothing is read: the version fails, and its error says why. */
+static dw_status hold_weights(dw_publisher *p, const dw_publish_note *note,
+                              dw_status so_far, dw_ticket_fate *fate, dw_error *err)
+{
+    dw_status status = so_far;
     while (p->busy)
         pthread_cond_wait(&p->changed, &p->lock);
     p->busy = true;
@@ -238,7 +248,11 @@ static dw_status hold_devices(dw_publisher *p, const dw_publish_note *note, dw_e
     p->captures.is_held = false;
     if (p->baseline.is_lost || p->commits.in_doubt)
         (void)dw_job_resolve_past(p, NULL); /* the publisher's thread tries again */
-    if (!p->baseline.is_lost || p->baseline.is_broken)
+    if (!is_committed(p, note))
+        fate->status =
+            dw_live_begin(p, 2 * p->job.turn, note->unchanged, so_far, &fate->error);
+    if (status == DW_OK && p->captures.n > 0 &&
+        (!p->baseline.is_lost || p->baseline.is_broken))
         status = dw_captures_hold(p, note, err);
     pthread_mutex_lock(&p->lock);
     p->busy = false;
@@ -246,32 +260,40 @@ static dw_status hold_devices(dw_publisher *p, const dw_publish_note *note, dw_e
     return status;
 }
 
+/* Checks NOTE. FILES, to be released in any case, takes its companion files. */
+static dw_status take_note(const dw_publisher *p, const dw_publish_note *note,
+                           dw_file_set *files, dw_error *err)
+{
+    dw_status status = check_notes(p, note->step, note->notes, err);
+    if (status == DW_OK && note->has_files)
+        status = dw_file_set_copy(files, note->files, note->n_files, err);
+    return status == DW_OK ? dw_file_set_quantize(files, p->live.quant.plan, err)
+                           : status;
+}
+
 dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
                                const dw_publish_note *given, dw_error *err)
 {
     *ticket = DW_TICKET_SKIPPED;
-    dw_publish_note note;
+    dw_publish_note note = {0};
+    dw_file_set files = {0};
+    const bool is_held = p->captures.n > 0 || p->live.source.begin;
     dw_status status = DW_OPTIONS_TAKE(dw_publish_note, &note, given, err);
     if (status == DW_OK)
-        status = check_notes(p, note.step, note.notes, err);
-    if (status != DW_OK)
-        return status;
-    dw_file_set files = {0};
-    if (note.has_files)
-        status = dw_file_set_copy(&files, note.files, note.n_files, err);
+        status = take_note(p, &note, &files, err);
+    pthread_mutex_lock(&p->lock);
     if (status == DW_OK)
-        status = dw_file_set_quantize(&files, p->live.quant.plan, err);
-    if (status != DW_OK) {
-        dw_file_set_release(&files);
+        dw_file_set_move(&p->files.pending, &files);
+    dw_file_set_release(&files);
+    if (status != DW_OK && !is_held) {
+        pthread_mutex_unlock(&p->lock);
         return status;
     }
-    pthread_mutex_lock(&p->lock);
-    dw_file_set_move(&p->files.pending, &files);
     if (p->job.phase != DW_JOB_IDLE && p->options.when_busy == DW_BUSY_SKIP) {
         pthread_mutex_unlock(&p->lock);
-        return DW_OK;
+        return status;
     }
-    while (status == DW_OK && p->job.phase != DW_JOB_IDLE) {
+    while (p->job.phase != DW_JOB_IDLE) {
         if (p->options.when_busy == DW_BUSY_FOLD)
             dw_job_cancel(p);
         pthread_cond_wait(&p->changed, &p->lock);
@@ -280,11 +302,17 @@ dw_status dw_publisher_publish(dw_publisher *p, uint64_t *ticket,
         status = dw_publisher_fail_fenced(p, err);
     if (status == DW_OK)
         status = dw_job_take_turn(p, note.step, err);
-    if (status == DW_OK && p->captures.n > 0)
-        status = hold_devices(p, &note, err);
+    dw_ticket_fate fate = {.captured = true, .done = true};
+    if (is_held)
+        status = hold_weights(p, &note, status, &fate, err);
     const bool restarts = p->captures.n > 0 && p->baseline.is_broken;
     if (status == DW_OK)
         status = dw_job_submit(p, ticket, &note, err);
+    if (status == DW_OK && fate.status != DW_OK) { /* nothing is left to do */
+        fate.ticket = *ticket;
+        *dw_job_fate(p, *ticket) = fate;
+        p->job.phase = DW_JOB_IDLE;
+    }
     while (status == DW_OK && restarts && !dw_job_fate(p, *ticket)->captured)
         pthread_cond_wait(&p->changed, &p->lock);
     pthread_mutex_unlock(&p->lock);

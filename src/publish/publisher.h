@@ -20,7 +20,6 @@
  *     publisher_begin.c    opening: stream, epoch, baseline, version 0
  *     job.c                the publisher's thread
  *     live_weights.c       which of the caller's weights are read, and as what
- *     live_quant.c         the same if they are published quantised
  *     version_files.c      companion files: what the parent has, what is stored again
  *     companions.c         the companion files of a directory
  *     baseline.c           the baseline and how it moves
@@ -31,8 +30,6 @@
  *     commits.c            epochs, commits, lost replies
  *     ranks.c              sharded publish: turns, receipts
  *     ranks_cover.c        which rank owns what
- *     shared_scales.c      scales of rows that a shard has only in part
- *     ranks_agree.c        ranks agree on these scales
  *     hint.c               latest.json
  *     upkeep.c             the thread that runs the compactor
  *     restart.c            a version that only its anchor leads to

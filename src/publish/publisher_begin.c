@@ -49,7 +49,7 @@ static dw_status cut_pieces(dw_publisher *p, const dw_tensor *tensors, size_t n_
     dw_status status = dw_live_take(p, tensors, n_tensors, &owned, err);
     if (status == DW_OK)
         status = dw_pieces_open(&p->pieces, s->tensors, s->n_tensors, &owned,
-                                p->live.quant.grains, group_bytes(&p->options), err);
+                                p->live.source.grains, group_bytes(&p->options), err);
     dw_slices_free(&owned);
     if (status != DW_OK)
         return status;
@@ -283,12 +283,23 @@ static dw_status check_absent(const dw_publisher *p, dw_error *err)
 
 /* Before a stream is created, so that weights without a quantised value leave nothing
  * behind: the next try may be another one. Of several ranks each knows only its part. */
-static dw_status check_finite(dw_publisher *p, const dw_tensor *tensors, dw_error *err)
+static dw_status check_finite(dw_publisher *p, dw_error *err)
 {
     if (!p->live.quant.plan || p->sharded || p->options.first == DW_FIRST_FORK ||
         dw_store_stat(p->store, DW_KEY_STREAM, NULL, NULL, NULL) != DW_NOT_FOUND)
         return DW_OK;
-    return dw_live_quant_check(&p->live.quant, tensors, err);
+    return dw_quantizer_check(&p->live.quant, err);
+}
+
+/* How the stream's record describes the plan. */
+static dw_quantized describe(const dw_quant_plan *plan)
+{
+    dw_quantized out = {0};
+    if (plan) {
+        snprintf(out.scheme, sizeof out.scheme, "%s", dw_quant_scheme_name(plan->scheme));
+        snprintf(out.rounded, sizeof out.rounded, "%s", plan->from_f32 ? "none" : "bf16");
+    }
+    return out;
 }
 
 /* Opens or creates the stream, and finds the caller's tensors in it. */
@@ -296,19 +307,20 @@ static dw_status open_stream(dw_publisher *p, const dw_tensor *tensors, size_t n
                              dw_error *err)
 {
     dw_tensor *shapes = NULL;
-    dw_stream_spec spec = {.single_writer = p->options.single_writer,
-                           .key = p->options.sign_key,
-                           .quantized = dw_live_quant_describe(p->options.quantize)};
     dw_status status = check_absent(p, err);
     if (status == DW_OK)
-        status = dw_live_shapes(&shapes, &spec.n_tensors, p, tensors, n_tensors, err);
+        status = dw_live_shapes(&shapes, p, tensors, n_tensors, err);
     if (status == DW_OK)
         status = dw_file_set_quantize(&p->files.wanted, p->live.quant.plan, err);
-    spec.tensors = shapes;
+    const dw_stream_spec spec = {.tensors = shapes,
+                                 .n_tensors = n_tensors,
+                                 .single_writer = p->options.single_writer,
+                                 .key = p->options.sign_key,
+                                 .quantized = describe(p->live.quant.plan)};
     if (status == DW_OK)
         status = check_source(p, &spec, err);
     if (status == DW_OK)
-        status = check_finite(p, tensors, err);
+        status = check_finite(p, err);
     if (status == DW_OK && p->options.rank != 0)
         status = dw_stream_check_spec(p->stream, &spec, err);
     else if (status == DW_OK)
@@ -374,7 +386,9 @@ static dw_status open_hint(dw_publisher *p, dw_error *err)
 dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n_tensors,
                              dw_error *err)
 {
-    dw_status status = dw_publisher_check_store(p, err);
+    dw_status status = dw_live_quantize(p, &tensors, &n_tensors, err);
+    if (status == DW_OK)
+        status = dw_publisher_check_store(p, err);
     if (status == DW_OK)
         status = dw_ranks_open(p, err);
     if (status == DW_OK && p->options.rank != 0) { /* then the others hear what fails */
@@ -391,12 +405,15 @@ dw_status dw_publisher_begin(dw_publisher *p, const dw_tensor *tensors, size_t n
         status = dw_baseline_allocate(p, err);
     if (status == DW_OK && p->options.rank == 0)
         status = dw_stream_check_hint(p->stream, err);
-    if (status == DW_OK) /* the head is found once all are in one epoch */
-        status = p->options.rank == 0 ? dw_commit_claim(p, err) : dw_ranks_meet(p, err);
+    if (status == DW_OK && p->options.rank == 0)
+        status = dw_commit_claim(p, err);
     if (status == DW_OK)
-        status = p->options.rank == 0 ? dw_ranks_meet(p, err) : dw_commit_claim(p, err);
-    if (status == DW_OK)
-        status = dw_ranks_share(p, err);
+        status = dw_ranks_meet(p, err);
+    if (status == DW_OK) {
+        if (p->options.rank != 0) /* the head is found once all are in one epoch */
+            status = dw_commit_claim(p, err);
+        status = dw_live_meet(p, status, err);
+    }
     if (status != DW_OK)
         return status;
     p->created = p->commits.head.version == DW_NO_VERSION;

@@ -69,7 +69,9 @@ static turn_text name_turn(uint64_t turn, uint64_t attempt)
     return out;
 }
 
-int dw_rank_compare(const dw_publisher *p, uint64_t turn, uint64_t attempt)
+/* Below 0 if an attempt at a turn is earlier than the one of this rank, above 0 if it is
+ * later. What ranks do in different attempts may be about different weights. */
+static int compare_turn(const dw_publisher *p, uint64_t turn, uint64_t attempt)
 {
     const dw_ranks *r = &p->ranks;
     if (turn != r->turn)
@@ -143,8 +145,9 @@ static void release_part(dw_receipt_record *part)
     dw_receipt_record_release(part);
 }
 
-dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
-                      dw_error *err)
+/* Writes the receipt of this rank in the place of an earlier one. */
+static dw_status put_receipt(dw_publisher *p, const char *key, const dw_writer *bytes,
+                             dw_error *err)
 {
     dw_status status = DW_UNAVAILABLE;
     for (unsigned i = 0; i < PUT_TRIES && status == DW_UNAVAILABLE; i++)
@@ -172,7 +175,7 @@ static dw_status say(dw_publisher *p, dw_receipt_record *receipt, dw_error *err)
         const dw_progress stop = {is_over, &end};
         status = dw_store_put(p->store, key, &source, DW_PUT_REPLACE, &stop, err);
     } else if (status == DW_OK) {
-        status = dw_rank_put(p, key, &bytes, err);
+        status = put_receipt(p, key, &bytes, err);
     }
     dw_writer_release(&bytes);
     return status;
@@ -250,9 +253,11 @@ static bool is_own_signer(const dw_publisher *p, const void *bytes, size_t n_byt
     return dw_record_signer(key, bytes, n_bytes) && memcmp(key, own, sizeof own) == 0;
 }
 
-/* The signature of a commit covers what the other ranks say. */
-dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
-                               dw_error *err)
+/* DW_UNTRUSTED unless another rank's receipt is signed by a trusted key; without trusted
+ * keys, by this rank's own, if it signs. The signature of a commit covers what it says.
+ */
+static dw_status check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
+                              dw_error *err)
 {
     const char *url = dw_store_url(p->store);
     if (p->stream->n_trust > 0 || !p->options.sign_key)
@@ -274,7 +279,7 @@ static dw_status read_receipt(dw_receipt_record *out, dw_publisher *p, uint32_t 
     dw_key_receipt(key, p->commits.epoch, rank);
     dw_status status = dw_record_fetch(&bytes, p->store, key, err);
     if (status == DW_OK)
-        status = dw_rank_check_signer(p, bytes.bytes, bytes.n_bytes, err);
+        status = check_signer(p, bytes.bytes, bytes.n_bytes, err);
     if (status == DW_OK)
         status = dw_receipt_record_parse(out, bytes.bytes, bytes.n_bytes, key, err);
     dw_writer_release(&bytes);
@@ -346,8 +351,8 @@ static dw_status fail_turn(dw_publisher *p, dw_error *err, const char *format, .
                    reason, dw_commit_next_version(p));
 }
 
-dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
-                             uint64_t attempt, dw_error *err)
+static dw_status fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
+                            uint64_t attempt, dw_error *err)
 {
     p->ranks.is_heard = true;
     return fail_turn(p, err, "rank %" PRIu32 " is already %s, this one is %s", rank,
@@ -369,7 +374,7 @@ static bool is_superseded(dw_publisher *p)
 static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r,
                       dw_error *err)
 {
-    const int order = dw_rank_compare(p, r->turn, r->attempt);
+    const int order = compare_turn(p, r->turn, r->attempt);
     if (p->options.rank == 0 && p->ranks.met[rank][0] &&
         strcmp(p->ranks.met[rank], r->process) != 0)
         return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
@@ -381,7 +386,7 @@ static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r
                    ? dw_commit_fail_fenced(p, "it claimed the next epoch", err)
                    : fail_left(p, rank, r->reason, err);
     if (order > 0)
-        return dw_rank_fail_ahead(p, rank, r->turn, r->attempt, err);
+        return fail_ahead(p, rank, r->turn, r->attempt, err);
     if (order < 0)
         return DW_OK;
     if (r->says == DW_SAYS_FAILED) {
@@ -400,9 +405,14 @@ static dw_status hear(dw_publisher *p, uint32_t rank, const dw_receipt_record *r
 
 /* ---- waiting ---- */
 
+/* What a rank waits for: DW_OK if it came, DW_NOT_FOUND if not yet. RECEIPT is what RANK
+ * says, NULL if nothing; the function may take what is in it. */
+typedef dw_status (*rank_look)(void *context, uint32_t rank, dw_receipt_record *receipt,
+                               dw_error *err);
+
 typedef struct waiting {
     dw_publisher *p;
-    dw_rank_look look;
+    rank_look look;
     void *context;
     bool *came;     /* [n_ranks] */
     uint32_t first; /* the first rank that did not come ... */
@@ -468,7 +478,7 @@ static dw_status check_own(dw_publisher *p, dw_receipt_record *mine, dw_error *e
                          " of job '%s': stop all ranks, and start them with another "
                          "`job`",
                          p->options.rank, p->options.job);
-    else if (mine && dw_rank_compare(p, found.turn, found.attempt) != 0)
+    else if (mine && compare_turn(p, found.turn, found.attempt) != 0)
         status = say(p, mine, err);
     dw_receipt_record_release(&found);
     return status;
@@ -481,9 +491,11 @@ static dw_status fail_late(waiting *w, dw_error *err)
                      w->was_seen ? name_turn(w->turn, w->attempt).text : "");
 }
 
-/* MINE is what this rank says meanwhile; or NULL. */
-static dw_status wait_for_ranks(dw_publisher *p, dw_receipt_record *mine,
-                                dw_rank_look look, void *context, dw_error *err)
+/* Rank 0 waits for something from each other rank, and the others for rank 0. MINE is
+ * what this rank says meanwhile; or NULL. DW_UNAVAILABLE if one of them failed, is in a
+ * later turn, or did not come in time. */
+static dw_status wait_for_ranks(dw_publisher *p, dw_receipt_record *mine, rank_look look,
+                                void *context, dw_error *err)
 {
     const bool is_first = p->options.rank == 0;
     const uint32_t begin = is_first ? 1 : 0, n = is_first ? p->options.n_ranks : 1;
@@ -527,11 +539,6 @@ static dw_status wait_for_ranks(dw_publisher *p, dw_receipt_record *mine,
     return status;
 }
 
-dw_status dw_ranks_wait(dw_publisher *p, dw_rank_look look, void *context, dw_error *err)
-{
-    return wait_for_ranks(p, NULL, look, context, err);
-}
-
 /* ---- rank 0: the receipts of all ranks ---- */
 
 typedef struct collection {
@@ -546,7 +553,7 @@ static dw_status take_part(void *context, uint32_t rank, dw_receipt_record *rece
     const collection *c = context;
     dw_publisher *p = c->p;
     if (!receipt || receipt->says != DW_SAYS_PART ||
-        dw_rank_compare(p, receipt->turn, receipt->attempt) != 0 ||
+        compare_turn(p, receipt->turn, receipt->attempt) != 0 ||
         receipt->version != version_of_turn(p))
         return DW_NOT_FOUND;
     if (p->ranks.turn == DW_TURN_MEET)
@@ -772,7 +779,7 @@ static dw_status take_answer(void *context, uint32_t rank, dw_receipt_record *re
     (void)rank;
     dw_publisher *p = context;
     if (receipt && (receipt->says == DW_SAYS_PART ||
-                    dw_rank_compare(p, receipt->turn, receipt->attempt) > 0))
+                    compare_turn(p, receipt->turn, receipt->attempt) > 0))
         return check_own(p, NULL, err);
     return is_superseded(p) ? DW_STALE : DW_NOT_FOUND;
 }
@@ -826,9 +833,10 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
 {
     dw_ranks_begin(p, DW_TURN_FIRST);
     dw_status status = dw_ranks_say_begun(p, err);
-    if (status == DW_OK && p->options.first == DW_FIRST_FORK) {
-        status = p->options.rank == 0 ? dw_fork_first_version(p, err)
-                                      : dw_ranks_wait(p, take_fork, p, err);
+    if (p->options.first == DW_FIRST_FORK) {
+        if (status == DW_OK)
+            status = p->options.rank == 0 ? dw_fork_first_version(p, err)
+                                          : wait_for_ranks(p, NULL, take_fork, p, err);
         return status == DW_OK ? dw_baseline_catch_up(p, err) : status;
     }
     char write_id[DW_ID_TEXT];
@@ -836,8 +844,7 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
     dw_publish_report report = {0};
     dw_objects objects = {0};
     dw_receipt_record mine = {0};
-    if (status == DW_OK)
-        status = dw_ranks_agree(p, true, err);
+    status = dw_live_begin(p, 2 * DW_TURN_FIRST, NULL, status, err);
     if (status == DW_OK)
         status = dw_baseline_copy_live(p, err);
     if (status == DW_OK)

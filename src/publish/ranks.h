@@ -61,26 +61,6 @@ dw_status dw_receipts_exchange(dw_publisher *p, const dw_uploaded *part,
                                dw_position *position, dw_publish_report *report,
                                dw_error *err);
 
-/* What a rank waits for: DW_OK if it came, DW_NOT_FOUND if not yet. RECEIPT is what RANK
- * says, NULL if nothing; the function may take what is in it. */
-typedef dw_status (*dw_rank_look)(void *context, uint32_t rank,
-                                  dw_receipt_record *receipt, dw_error *err);
-/* Rank 0 waits for something from each other rank, and the others for rank 0.
- * DW_UNAVAILABLE if one of them failed, is in a later turn, or did not come in time. */
-dw_status dw_ranks_wait(dw_publisher *p, dw_rank_look look, void *context, dw_error *err);
-/* Below 0 if an attempt at a turn is earlier than the one of this rank, above 0 if it is
- * later. What ranks do in different attempts may be about different weights. */
-int dw_rank_compare(const dw_publisher *p, uint64_t turn, uint64_t attempt);
-/* The error if RANK is in a later turn or attempt than this one. */
-dw_status dw_rank_fail_ahead(dw_publisher *p, uint32_t rank, uint64_t turn,
-                             uint64_t attempt, dw_error *err);
-/* Writes a record of this rank in the place of an earlier one. */
-dw_status dw_rank_put(dw_publisher *p, const char *key, const dw_writer *bytes,
-                      dw_error *err);
-/* DW_UNTRUSTED unless another rank's record is signed by a trusted key; without trusted
- * keys, by this rank's own, if it signs. */
-dw_status dw_rank_check_signer(const dw_publisher *p, const void *bytes, size_t n_bytes,
-                               dw_error *err);
 /* How long ranks wait for each other. */
 uint64_t dw_rank_limit_ms(const dw_publisher *p);
 
@@ -90,15 +70,5 @@ uint64_t dw_rank_limit_ms(const dw_publisher *p);
  * names the tensor and the ranks. */
 dw_status dw_ranks_check_cover(const dw_publisher *p, const dw_receipt_record *receipts,
                                dw_error *err);
-
-/* ---- ranks_agree.c: scales that several ranks share ---- */
-
-/* Finds out whether any ranks share scales, and agrees on these. All ranks call it, once,
- * when they have met. */
-dw_status dw_ranks_share(dw_publisher *p, dw_error *err);
-/* Agrees with the other ranks on the scales that they share; nothing to do if there are
- * none. All ranks call it before they quantise; WITH_KNOWN reads tensors that are known
- * too. DW_NOT_FINITE on all ranks if one of them has such weights there. */
-dw_status dw_ranks_agree(dw_publisher *p, bool with_known, dw_error *err);
 
 #endif

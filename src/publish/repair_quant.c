@@ -104,39 +104,27 @@ static dw_status check_table(const dw_quant_plan *plan, const dw_stream_record *
                           r->quantized.scheme);
 }
 
-static dw_status make_tensor(dw_restart *out, dw_live_quant *q, size_t t,
-                             const dw_tensor *source, dw_error *err)
-{
-    const dw_quant_entry *e = &q->plan->entries[t];
-    void *into = out->model.tensors[t].data;
-    const dw_slice all = dw_slice_whole(out->model.tensors, t);
-    if (e->role == DW_QUANT_COPY && e->tensor.dtype != source->dtype)
-        return dw_cast_copy(into, source->data, e->tensor.n_bytes / 2, err);
-    if (e->role == DW_QUANT_COPY)
-        return dw_map_copy(into, source->data, (size_t)e->tensor.n_bytes, err);
-    dw_status status = dw_live_quant_add(
-        q, &all, e->role == DW_QUANT_WEIGHT ? source->data : NULL, into, err);
-    return status == DW_OK ? dw_live_quant_make(q, err) : status;
-}
-
 dw_status dw_repair_quantize(dw_restart *out, dw_publisher *p, const dw_tensor *tensors,
                              size_t n_tensors, dw_error *err)
 {
     const dw_stream_record *r = &p->stream->record;
-    dw_live_quant *q = &p->live.quant;
+    dw_quantizer q = {0};
     choice c;
     dw_status status = choice_make(&c, r, tensors, n_tensors, err);
     const dw_publish_options options = {
         .quantize = &c.options, .as_bf16 = c.as_bf16, .n_threads = p->options.n_threads};
     if (status == DW_OK)
-        status = dw_live_quant_plan(q, tensors, n_tensors, &options, err);
+        status = dw_quantizer_open(&q, tensors, n_tensors, &options, err);
     if (status == DW_OK)
-        status = check_table(q->plan, r, err);
+        status = check_table(q.plan, r, err);
     if (status == DW_OK)
-        status = dw_file_set_quantize(&p->files.wanted, q->plan, err);
-    for (size_t t = 0; status == DW_OK && t < r->n_tensors; t++)
-        status = make_tensor(out, q, t, &tensors[q->plan->entries[t].source], err);
-    dw_live_quant_close(q);
+        status = dw_file_set_quantize(&p->files.wanted, q.plan, err);
+    for (size_t t = 0; status == DW_OK && t < r->n_tensors; t++) {
+        const dw_slice all = dw_slice_whole(out->model.tensors, t);
+        const dw_weight_piece piece = {t, 0, all.n, out->model.tensors[t].data};
+        status = dw_quantizer_read(&q, &piece, 1, err);
+    }
+    dw_quantizer_close(&q);
     choice_release(&c);
     return status;
 }

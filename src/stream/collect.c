@@ -51,13 +51,12 @@ typedef struct collection {
 
     dw_listing objects; /* with an object_mark each */
     dw_listing receipts;
-    dw_listing maxima;
     dw_listing files;   /* marked: may go */
     dw_graph shortcuts; /* by their names: without sizes; sorted */
     anchor *anchors;    /* ascending */
     size_t n_anchors;
     uint64_t head;
-    uint64_t epoch; /* of the head */
+    uint64_t epoch;           /* of the head */
     uint64_t lowest_follower; /* DW_NO_VERSION: none holds anything */
     char follower[65];
 
@@ -70,7 +69,6 @@ static void release(collection *c)
 {
     dw_listing_release(&c->objects);
     dw_listing_release(&c->receipts);
-    dw_listing_release(&c->maxima);
     dw_listing_release(&c->files);
     dw_graph_release(&c->shortcuts);
     dw_free(c->anchors);
@@ -152,8 +150,6 @@ static dw_status look(collection *c, dw_error *err)
     dw_status status = dw_listing_load(&c->objects, store, "objects/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->receipts, store, "receipts/", err);
-    if (status == DW_OK && c->stream->record.quantized.scheme[0])
-        status = dw_listing_load(&c->maxima, store, "maxima/", err);
     if (status == DW_OK)
         status = dw_listing_load(&c->files, store, "files/", err);
     if (status == DW_OK)
@@ -553,12 +549,6 @@ static dw_status remove_objects(collection *c, dw_error *err)
         const dw_listed *item = &c->receipts.items[i];
         uint64_t epoch;
         if (dw_key_is_receipt(item->key, &epoch) && epoch < c->epoch)
-            status = remove_key(c, item->key, item->n_bytes, err);
-    }
-    for (size_t i = 0; status == DW_OK && i < c->maxima.n; i++) {
-        const dw_listed *item = &c->maxima.items[i];
-        uint64_t epoch;
-        if (dw_key_is_maxima(item->key, &epoch) && epoch < c->epoch)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
     return status;

@@ -84,13 +84,6 @@ static uint64_t fitting(const dw_tensor *t, uint64_t n, uint64_t room)
     return fit >= CUT_ELEMS ? fit / CUT_ELEMS * CUT_ELEMS : fit / 8 * 8;
 }
 
-uint64_t dw_grain_edge(const dw_grain *grain, uint64_t at, bool up)
-{
-    const uint64_t run = at / grain->run * grain->run;
-    uint64_t inside = (at - run) / grain->unit * grain->unit + (up ? grain->unit : 0);
-    return run + (inside < grain->run ? inside : grain->run);
-}
-
 /* How many elements of NEXT to take, of which N fit. 0: none fit. */
 static uint64_t whole_units(const dw_grain *grain, const dw_slice *next, uint64_t n)
 {

@@ -6,6 +6,7 @@
 
 #include "codec/slice.h"
 #include "stream/record.h"
+#include "tensor/weight_source.h"
 
 typedef struct dw_slices {
     dw_slice *items;
@@ -40,17 +41,6 @@ typedef struct dw_cut {
     size_t item;
     uint64_t done;
 } dw_cut;
-
-/* Where a tensor may be cut: it consists of runs of RUN elements, and each run may be cut
- * at multiples of UNIT elements. UNIT 0: anywhere. */
-typedef struct dw_grain {
-    uint64_t unit;
-    uint64_t run;
-} dw_grain;
-
-/* The last place at or before element AT where the tensor may be cut; with UP, the first
- * one after it. */
-uint64_t dw_grain_edge(const dw_grain *grain, uint64_t at, bool up);
 
 /* Takes the next slices off SLICES, as many as fill MAX_BYTES and at least something; a
  * tensor that does not fit is cut, at the edge of a codec block if possible. GRAINS has

@@ -35,7 +35,6 @@ void dw_key_shortcut(char out[DW_KEY_TEXT], uint64_t version,
 void dw_key_before_shortcuts(char out[DW_KEY_TEXT], uint64_t version);
 void dw_key_epoch(char out[DW_KEY_TEXT], uint64_t epoch);
 void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank);
-void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank);
 void dw_key_follower(char out[DW_KEY_TEXT], const char *id);
 /* PURPOSE is NULL for a version's own objects, else "fold" or "anchor". */
 void dw_key_object(char out[DW_KEY_TEXT], uint64_t version, const char *write_id,
@@ -49,7 +48,6 @@ bool dw_key_is_shortcut(const char *key, uint64_t *version, uint64_t *from);
 bool dw_key_is_epoch(const char *key, uint64_t *epoch);
 bool dw_key_is_object(const char *key, uint64_t *version, bool *of_shortcut);
 bool dw_key_is_receipt(const char *key, uint64_t *epoch);
-bool dw_key_is_maxima(const char *key, uint64_t *epoch);
 bool dw_key_is_file(const char *key, uint64_t *version);
 /* Whether the key begins as those of the objects of VERSION do. */
 bool dw_key_is_of(const char *key, uint64_t version);
@@ -242,32 +240,6 @@ typedef struct dw_receipt_record {
     dw_record_seal seal;
 } dw_receipt_record;
 
-/* Maxima of scales FIRST to FIRST + N - 1 of a tensor, as bits of F32. */
-typedef struct dw_maxima_run {
-    size_t tensor;
-    uint64_t first;
-    size_t n;
-    size_t at; /* in the record's values */
-} dw_maxima_run;
-
-/* What one rank found in its parts of blocks, or rows, that it shares with others; of
- * rank 0, the maxima of all ranks. */
-typedef struct dw_maxima_record {
-    char stream[DW_ID_TEXT];
-    uint64_t version;
-    uint64_t epoch;
-    char writer[DW_ID_TEXT];
-    uint64_t turn;
-    uint64_t attempt;
-    uint32_t rank;
-    uint32_t n_ranks;
-    dw_maxima_run *runs; /* ascending, disjoint, none empty */
-    size_t n_runs;
-    uint32_t *values; /* those of all runs, one after the other */
-    size_t n_values;
-    dw_record_seal seal;
-} dw_maxima_record;
-
 typedef struct dw_latest_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
@@ -315,8 +287,6 @@ dw_status dw_shortcut_record_parse(dw_shortcut_record *out, const void *bytes, s
                                    const char *where, dw_error *err);
 dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, size_t n,
                                   const char *where, dw_error *err);
-dw_status dw_maxima_record_parse(dw_maxima_record *out, const void *bytes, size_t n,
-                                 const char *where, dw_error *err);
 dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_t n,
                                  const char *where, dw_error *err);
 dw_status dw_floor_record_parse(dw_floor_record *out, const void *bytes, size_t n,
@@ -329,14 +299,12 @@ void dw_epoch_record_release(dw_epoch_record *record);
 void dw_commit_record_release(dw_commit_record *record);
 void dw_shortcut_record_release(dw_shortcut_record *record);
 void dw_receipt_record_release(dw_receipt_record *record);
-void dw_maxima_record_release(dw_maxima_record *record);
 void dw_latest_record_release(dw_latest_record *record);
 void dw_follower_record_release(dw_follower_record *record);
 
 /* Each write appends the record's bytes to OUT, signed if KEY is not NULL, else
- * sealed. `seal` of the record is not read; that of stream, epoch, commit, shortcut,
- * receipt and maxima is filled with what was written. An empty `created` is filled with
- * the time. */
+ * sealed. `seal` of the record is not read; that of stream, epoch, commit, shortcut and
+ * receipt is filled with what was written. An empty `created` is filled with the time. */
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
                                  const dw_sign_key *key, dw_error *err);
 dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
@@ -347,8 +315,6 @@ dw_status dw_shortcut_record_write(dw_writer *out, dw_shortcut_record *record,
                                    const dw_sign_key *key, dw_error *err);
 dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
                                   const dw_sign_key *key, dw_error *err);
-dw_status dw_maxima_record_write(dw_writer *out, dw_maxima_record *record,
-                                 const dw_sign_key *key, dw_error *err);
 dw_status dw_latest_record_write(dw_writer *out, const dw_latest_record *record,
                                  dw_error *err);
 dw_status dw_floor_record_write(dw_writer *out, const dw_floor_record *record,

@@ -39,11 +39,6 @@ void dw_key_receipt(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank)
     snprintf(out, DW_KEY_TEXT, "receipts/%010" PRIu64 "-%05" PRIu32 ".json", epoch, rank);
 }
 
-void dw_key_maxima(char out[DW_KEY_TEXT], uint64_t epoch, uint32_t rank)
-{
-    snprintf(out, DW_KEY_TEXT, "maxima/%010" PRIu64 "-%05" PRIu32 ".json", epoch, rank);
-}
-
 void dw_key_follower(char out[DW_KEY_TEXT], const char *id)
 {
     snprintf(out, DW_KEY_TEXT, "followers/%.64s.json", id);
@@ -162,28 +157,16 @@ bool dw_key_same_attempt(const char *key, const char *other)
     return strncmp(key, other, VERSION_END + 1 + DW_ATTEMPT_DIGITS) == 0;
 }
 
-/* EPOCH-RANK after PREFIX; KEY_OF writes such a key. */
-static bool is_of_rank(const char *key, const char *prefix, uint64_t *epoch,
-                       void (*key_of)(char *, uint64_t, uint32_t))
+bool dw_key_is_receipt(const char *key, uint64_t *epoch)
 {
     const char *at = key;
     char again[DW_KEY_TEXT];
     uint64_t rank;
-    if (!skip_text(&at, prefix) || !skip_number(&at, epoch) || !skip_text(&at, "-") ||
-        !skip_number(&at, &rank) || rank > UINT32_MAX)
+    if (!skip_text(&at, "receipts/") || !skip_number(&at, epoch) ||
+        !skip_text(&at, "-") || !skip_number(&at, &rank) || rank > UINT32_MAX)
         return false;
-    key_of(again, *epoch, (uint32_t)rank);
+    dw_key_receipt(again, *epoch, (uint32_t)rank);
     return strcmp(key, again) == 0;
-}
-
-bool dw_key_is_receipt(const char *key, uint64_t *epoch)
-{
-    return is_of_rank(key, "receipts/", epoch, dw_key_receipt);
-}
-
-bool dw_key_is_maxima(const char *key, uint64_t *epoch)
-{
-    return is_of_rank(key, "maxima/", epoch, dw_key_maxima);
 }
 
 bool dw_key_is_file(const char *key, uint64_t *version)

@@ -217,7 +217,7 @@ def quantised(scheme):
 
 
 def quantised_die():
-    """Rank 1 is killed while rank 0 waits for its maxima."""
+    """Rank 1 is killed while rank 0 waits in the collective call."""
     def publish(publisher, model):
         keep(publisher, model, 0)
         dist.barrier()

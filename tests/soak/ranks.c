@@ -16,8 +16,9 @@
 #include "deltawire/deltawire.h"
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
-#include "process.h"
+#include "../unit/collective.h"
 #include "inner.h"
+#include "process.h"
 
 enum {
     MAX_RANKS = 4,
@@ -138,7 +139,11 @@ static void *run(void *context)
         if (choice == 1 && r->may_stall)
             soak_sleep_ms(3 * SHORT_MS); /* longer than the others wait */
         bool current;
-        if (choice == 2 && dw_publisher_is_current(r->publisher, &current, &err) != DW_OK)
+        if (choice == 2)
+            status = dw_publisher_is_current(r->publisher, &current, &err);
+        /* ranks that share scales ask together */
+        if (choice == 2 && status != DW_OK &&
+            (!r->options.quantize->scheme || status != DW_UNAVAILABLE))
             r->good = fails("is_current", &err);
         r->refuses = choice == 3;
         status = publish(r, step, 0, &err);
@@ -227,10 +232,12 @@ static bool play(dw_store *store, uint64_t round, uint64_t *random, uint64_t *st
                  const dw_quant_options *quantize)
 {
     rank ranks[MAX_RANKS] = {0};
+    collective all;
     char job[32];
     const uint32_t n = 2 + (uint32_t)(draw(random) % (MAX_RANKS - 1));
     const bool may_stall = draw(random) % 4 == 0;
     snprintf(job, sizeof job, "job-%" PRIu64, round);
+    collective_open(&all, n, PATIENT_MS / 1000);
     for (uint32_t i = 0; i < n; i++) {
         rank *r = &ranks[i];
         dw_publish_options_init(&r->options);
@@ -249,6 +256,8 @@ static bool play(dw_store *store, uint64_t round, uint64_t *random, uint64_t *st
         r->options.confirm = confirm;
         r->options.confirm_context = r;
         r->options.quantize = quantize;
+        r->options.agree = collective_agree;
+        r->options.agree_context = &all;
         load(r, *step * N_TRIES);
     }
     together(ranks, n, open_rank);
@@ -262,6 +271,7 @@ static bool play(dw_store *store, uint64_t round, uint64_t *random, uint64_t *st
         good = all_good(ranks, n);
     }
     *step += N_STEPS + N_CALM;
+    collective_close(&all);
     for (uint32_t i = 0; i < n; i++) {
         dw_publisher_close(ranks[i].publisher);
         for (size_t t = 0; t < N_TENSORS; t++)

@@ -15,7 +15,6 @@ enum {
     SAMPLE_FOLD_WAY,
     SAMPLE_ANCHOR_WAY,
     SAMPLE_RECEIPT,
-    SAMPLE_MAXIMA,
     SAMPLE_SIGNED_END, /* kinds from here on carry no signature */
     SAMPLE_LATEST = SAMPLE_SIGNED_END,
     SAMPLE_FLOOR,
@@ -142,26 +141,6 @@ static inline dw_receipt_record sample_receipt(void)
     };
 }
 
-static inline dw_maxima_record sample_maxima(void)
-{
-    static dw_maxima_run runs[] = {{1, 0, 2, 0}, {1, 5, 1, 2}, {3, 4, 1, 3}};
-    static uint32_t values[] = {0, 0x3f800000, 0x7f7fffff, 0x7fc00000};
-    return (dw_maxima_record){
-        .stream = SAMPLE_STREAM_ID,
-        .version = 17,
-        .epoch = 3,
-        .writer = SAMPLE_WRITER,
-        .turn = 2,
-        .attempt = 4,
-        .rank = 6,
-        .n_ranks = 8,
-        .runs = runs,
-        .n_runs = 3,
-        .values = values,
-        .n_values = 4,
-    };
-}
-
 static inline dw_latest_record sample_latest(void)
 {
     static dw_edge edges[] = {
@@ -215,10 +194,6 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
         dw_receipt_record r = sample_receipt();
         return dw_receipt_record_write(out, &r, key, err);
     }
-    case SAMPLE_MAXIMA: {
-        dw_maxima_record r = sample_maxima();
-        return dw_maxima_record_write(out, &r, key, err);
-    }
     case SAMPLE_LATEST: {
         dw_latest_record r = sample_latest();
         return dw_latest_record_write(out, &r, err);
@@ -271,8 +246,6 @@ static inline dw_status parse_sample(int sample, const void *bytes, size_t n,
         TRY_SIGNED(shortcut);
     case SAMPLE_RECEIPT:
         TRY_SIGNED(receipt);
-    case SAMPLE_MAXIMA:
-        TRY_SIGNED(maxima);
     case SAMPLE_LATEST:
         TRY_HINT(latest);
     case SAMPLE_FLOOR: {

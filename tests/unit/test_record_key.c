@@ -30,8 +30,6 @@ static void test_spelling(void **state)
     assert_string_equal(key, "epochs/0000000012.json");
     dw_key_receipt(key, 12, 65);
     assert_string_equal(key, "receipts/0000000012-00065.json");
-    dw_key_maxima(key, 12, 65);
-    assert_string_equal(key, "maxima/0000000012-00065.json");
     dw_key_follower(key, "node-7");
     assert_string_equal(key, "followers/node-7.json");
     dw_key_object(key, 7, ID, NULL, 3);
@@ -70,11 +68,6 @@ static void test_inverses(void **state)
         dw_key_receipt(key, numbers[i], UINT32_MAX);
         assert_true(dw_key_is_receipt(key, &version));
         assert_true(version == numbers[i]);
-        assert_false(dw_key_is_maxima(key, &version));
-        dw_key_maxima(key, numbers[i], UINT32_MAX);
-        assert_true(dw_key_is_maxima(key, &version));
-        assert_true(version == numbers[i]);
-        assert_false(dw_key_is_receipt(key, &version));
         dw_key_file(key, numbers[i], ID, UINT32_MAX);
         assert_true(dw_key_is_file(key, &version));
         assert_true(version == numbers[i]);
@@ -126,14 +119,13 @@ static void test_others_are_refused(void **state)
         "receipts/0000000012.json",
         "receipts/12-65.json",
         "receipts/" V7 "-0000000012-000003-00065.json",
-        "maxima/12-65.json",
     };
     uint64_t version, from;
     bool of_way;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (dw_key_is_commit(keys[i], &version) || dw_key_is_epoch(keys[i], &version) ||
             dw_key_is_shortcut(keys[i], &version, &from) ||
-            dw_key_is_receipt(keys[i], &version) || dw_key_is_maxima(keys[i], &version) ||
+            dw_key_is_receipt(keys[i], &version) ||
             dw_key_is_object(keys[i], &version, &of_way))
             fail_msg("'%s' was taken", keys[i]);
 }
