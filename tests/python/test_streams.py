@@ -44,7 +44,8 @@ def test_stores(tmp_path):
 
 def test_publish_and_follow(url, tmp_path):
     weights, memory = model(), empty()
-    with (dw.Publisher(url, weights, step="start", spool_dir=tmp_path) as publisher,
+    with (dw.Publisher(url, weights, step="start", spool_dir=tmp_path, fold_every=4,
+                       anchor_factor=0) as publisher,
           dw.Follower(url, tensors=memory, id="f1") as follower,
           dw.Follower(url, into=tmp_path / "copy", report=False) as on_disk):
         assert follower.version is None and publisher.version == 0

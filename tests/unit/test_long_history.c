@@ -346,9 +346,9 @@ static void test_publish(void **state)
 {
     (void)state;
     dw_error err = {0};
-    publish_cold("cold publish", HEAD + 1, 160);
+    publish_cold("cold publish", HEAD + 1, 240);
     assert_ok(dw_store_remove(plain, DW_KEY_LATEST, &err), &err);
-    publish_cold("cold publish, no hint", HEAD + 2, 200);
+    publish_cold("cold publish, no hint", HEAD + 2, 320);
 }
 
 /* ---- the search for the newest version ---- */
