@@ -2,7 +2,7 @@
 #ifndef CLI_QUANTIZE_OPTIONS_H
 #define CLI_QUANTIZE_OPTIONS_H
 
-#include <deltawire/quantize.h>
+#include <deltawire/publish.h>
 
 #include "command_line.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLI_QUANT_NAMES_H
 #define CLI_QUANT_NAMES_H
 
-#include <deltawire/quantize.h>
+#include <deltawire/publish.h>
 #include <deltawire/tensor.h>
 
 /* Whether a tensor has the scales of a quantised weight: F32, `..._scale` or

@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <time.h>
 
-#include <deltawire/files.h>
 #include <deltawire/stream.h>
 
 #include "command_line.h"

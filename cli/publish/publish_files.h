@@ -2,7 +2,7 @@
 #ifndef CLI_PUBLISH_FILES_H
 #define CLI_PUBLISH_FILES_H
 
-#include <deltawire/files.h>
+#include <deltawire/stream.h>
 #include <deltawire/publish.h>
 
 #include "command_line.h"

@@ -14,7 +14,6 @@
 
 #include <deltawire/tensor.h>
 #include <deltawire/base.h>
-#include <deltawire/files.h>
 #include <deltawire/stream.h>
 
 /* The reason why a directory is not published. */

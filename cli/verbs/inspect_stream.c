@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include <deltawire/files.h>
+#include <deltawire/stream.h>
 
 #include "base/error.h"
 #include "json_out.h"

@@ -9,10 +9,9 @@
  *     checkpoint.h    safetensors files and directories
  *     delta.h         the changes between two versions
  *     store.h         places for objects: directory, S3, Hugging Face
- *     stream.h        the versions of a model in a store; keys that sign them
- *     files.h         the small files that versions carry
- *     quantize.h      weights that are published as fp8 or int8
- *     publish.h       writing versions: the trainer's side
+ *     stream.h        the versions of a model in a store; keys that sign them, and the
+ *                     small files that they carry
+ *     publish.h       writing versions: the trainer's side; quantising to fp8 or int8
  *     follow.h        getting versions: the engine's side; reading what it gets
  *     control.h       the version of a mapped directory, for programs without the library
  *
@@ -54,11 +53,9 @@
 #include "deltawire/delta.h"
 #include "deltawire/tensor.h"
 #include "deltawire/base.h"
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
-#include "deltawire/quantize.h"
-#include "deltawire/stream.h"
 #include "deltawire/store.h"
 
 #endif

@@ -15,7 +15,7 @@
  * the follower has no version. The next stage or sync opens the new directory, and fills
  * it if it is empty.
  *
- * A version may have companion files (files.h). A directory gets those of the version
+ * A version may have companion files (stream.h). A directory gets those of the version
  * where a sync stops: they are fetched before the first weight changes, and installed
  * before the weights become that version.
  *
@@ -83,7 +83,7 @@ typedef struct dw_follow_options {
     dw_status (*open_store)(void *context, dw_store **out, const char *url,
                             dw_error *err);
     void *open_context;
-    bool no_files; /* leave companion files (files.h) alone. Else those of the version
+    bool no_files; /* leave companion files (stream.h) alone. Else those of the version
                       are installed in INTO. Files of the user's are never replaced */
 } dw_follow_options;
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include <deltawire/files.h>
+#include <deltawire/stream.h>
 
 typedef struct stream_object {
     PyObject_HEAD dw_stream *stream;

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <deltawire/files.h>
+#include <deltawire/stream.h>
 
 #include "base/error.h"
 #include "base/file.h"

@@ -25,7 +25,7 @@
 
 #include "base/bytes.h"
 #include "deltawire/base.h"
-#include "deltawire/quantize.h"
+#include "deltawire/publish.h"
 #include "deltawire/tensor.h"
 
 #define DW_QUANT_BLOCK 128u /* rows and columns of a block */

@@ -3,7 +3,7 @@
 #define DW_QUANT_QUANT_CHOICE_H
 
 #include "deltawire/base.h"
-#include "deltawire/quantize.h"
+#include "deltawire/publish.h"
 #include "deltawire/tensor.h"
 
 /* Whether T can be quantised: a matrix, or a stack of them, of floats, and not empty. */

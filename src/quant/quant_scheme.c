@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "deltawire/quantize.h"
+#include "deltawire/publish.h"
 
 static const char *const names[] = {
     [DW_QUANT_NONE] = "none",
@@ -27,4 +27,3 @@ bool dw_quant_scheme_from_name(dw_quant_scheme *out, const char *name)
         }
     return false;
 }
-

@@ -1,5 +1,5 @@
 /* The companion files of a version, fetched and shown to callers. */
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 
 #include <inttypes.h>
 #include <string.h>

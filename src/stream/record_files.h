@@ -2,7 +2,7 @@
 #ifndef DW_STREAM_RECORD_FILES_H
 #define DW_STREAM_RECORD_FILES_H
 
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 #include "stream/record_fields.h"
 
 #define DW_MAX_FILES       1024        /* of one version */

@@ -4,7 +4,6 @@
 #ifndef DW_STREAM_STREAM_H
 #define DW_STREAM_STREAM_H
 
-#include "deltawire/files.h"
 #include "deltawire/stream.h"
 #include "stream/record.h"
 #include "stream/transfer.h"
@@ -17,8 +16,8 @@ struct dw_stream {
     uint64_t head; /* the highest version seen, or DW_NO_VERSION */
 
     /* of the search for the newest version (head.c) */
-    uint64_t evidence;       /* what the hint or a list named last, or DW_NO_VERSION */
-    uint64_t lost;           /* the hint names it, but it is missing; or DW_NO_VERSION */
+    uint64_t evidence; /* what the hint or a list named last, or DW_NO_VERSION */
+    uint64_t lost;     /* the hint names it, but it is missing; or DW_NO_VERSION */
     bool large_hint;
     uint64_t rare_ms; /* when the large hint or a list was last read; 0: never */
 

@@ -1,6 +1,6 @@
 /* Companion files in collections, sweeps and copies: whatever version is kept, its files
  * are there. */
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 #include "stream/record.h"
 #include "unit/stream_fixture.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 #include "failing_allocator.h"
 #include "temp_dir.h"
 

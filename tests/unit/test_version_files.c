@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "deltawire/files.h"
+#include "deltawire/stream.h"
 #include "failing_allocator.h"
 #include "stream/record.h"
 #include "stream_kit.h"
