@@ -176,13 +176,6 @@ DW_API void dw_follower_update(const dw_follower *follower, dw_update *out);
 DW_API dw_status dw_follower_move(dw_follower *follower, const dw_tensor *tensors,
                                   size_t n_tensors, dw_error *err);
 
-/* Returns true if a version is staged and not finished, with its number and digest. An
- * empty directory, and memory that is declared empty, is filled while it is staged,
- * without a patch: then the weights are that version already, and prepare and apply have
- * nothing to do. Either output may be NULL. */
-DW_API bool dw_follower_staged(const dw_follower *follower, uint64_t *version,
-                               dw_digest *state);
-
 /* The digest of the weights' version; 0 if they have none. */
 DW_API dw_digest dw_follower_state(const dw_follower *follower);
 

@@ -4,7 +4,6 @@
 
 #include <limits.h>
 
-#include "inner.h"
 
 enum { SLICE_MS = 100 }; /* between two checks for signals */
 

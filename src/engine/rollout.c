@@ -10,6 +10,7 @@
 #include "engine/engine_int.h"
 #include "engine/four_phase.h"
 #include "follow/follower.h"
+#include "inner.h"
 
 #define N_TRIES 3 /* of an update */
 

@@ -16,6 +16,7 @@
 #include "stream/record.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 /* Publishes versions up to LAST. */
 static void fill_stream(kit *k, dw_store *store, const dw_publish_options *options,

@@ -16,6 +16,7 @@
 #include "unit/reseal.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 #define LAST 5 /* version of the stream, with an anchor at 4 */
 

@@ -16,6 +16,7 @@
 #include "deltawire/follow.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "inner.h"
 
 #define LAST 3
 
