@@ -58,29 +58,54 @@ static void drop_model(dw_compactor *c)
     dw_scratch_model_release(&c->model);
 }
 
-static dw_status open_model(dw_compactor *c, dw_error *err)
+static dw_status make_model(dw_compactor *c, dw_error *err)
 {
     const dw_stream_record *r = &c->stream->record;
-    if (c->follower)
-        return DW_OK;
-    dw_status status = dw_scratch_model_make(&c->model, r->tensors, r->n_tensors,
-                                             c->options.work_dir, err);
-    if (status != DW_OK)
-        return status;
+    return dw_scratch_model_make(&c->model, r->tensors, r->n_tensors, c->options.work_dir,
+                                 err);
+}
+
+/* The scratch model holds version AT, or nothing. */
+static dw_status open_follower(dw_compactor *c, uint64_t at, dw_error *err)
+{
+    const dw_stream_record *r = &c->stream->record;
     dw_follow_options follow;
     dw_follow_options_init(&follow);
     follow.tensors = c->model.tensors;
     follow.n_tensors = r->n_tensors;
-    follow.tensors_empty = true;
+    follow.tensors_empty = at == DW_NO_VERSION;
+    follow.at = at;
     follow.base = c->options.base;
     follow.spool_dir = c->options.work_dir;
     follow.n_threads = c->options.n_threads;
     follow.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])c->stream->trust,
                               c->stream->n_trust, r->stream};
     follow.no_files = true;
-    status = dw_follower_open(&c->follower, c->stream->store, &follow, err);
+    dw_status status = dw_follower_open(&c->follower, c->stream->store, &follow, err);
     if (status == DW_OK)
         c->follower->fork_store = c->fork_store;
+    return status;
+}
+
+static dw_status open_model(dw_compactor *c, dw_error *err)
+{
+    if (c->follower)
+        return DW_OK;
+    dw_status status = make_model(c, err);
+    return status == DW_OK ? open_follower(c, DW_NO_VERSION, err) : status;
+}
+
+dw_status dw_compactor_seed(dw_compactor *c, const dw_place *weights, uint64_t version,
+                            dw_error *err)
+{
+    dw_status status = make_model(c, err);
+    for (size_t t = 0; status == DW_OK && t < c->pieces.n_table; t++)
+        status = dw_place_copy((dw_place){NULL, c->model.tensors[t].data}, weights[t],
+                               c->model.tensors[t].n_bytes, err);
+    if (status == DW_OK)
+        status = open_follower(c, version, err);
+    if (status != DW_OK)
+        drop_model(c);
     return status;
 }
 

@@ -16,6 +16,7 @@
 
 #include "deltawire/stream.h"
 #include "publish/hint.h"
+#include "tensor/device.h"
 
 /* As dw_compactor_open. HINT is shared with the writer of the stream, and knows its head;
  * FORK_STORE is the store of the stream that this one forks from, or NULL. Both are
@@ -23,5 +24,10 @@
 dw_status dw_compactor_open_with(dw_compactor **out, dw_store *store,
                                  const dw_compact_options *options, dw_hint *hint,
                                  dw_store *fork_store, dw_error *err);
+
+/* Begins with WEIGHTS, one place a tensor of the stream, which are VERSION; else it
+ * begins with the newest anchor. Before the first step. */
+dw_status dw_compactor_seed(dw_compactor *compactor, const dw_place *weights,
+                            uint64_t version, dw_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 #include "publish/upkeep.h"
 
 #include "base/error.h"
+#include "base/mem.h"
 #include "publish/compact.h"
 #include "publish/publisher.h"
 #include "store/store.h"
@@ -58,8 +59,9 @@ static void unpin_source(const dw_publisher *p)
 }
 
 /* Makes what is due. */
-static dw_status make_due(dw_publisher *p, dw_compactor **c, dw_error *err)
+static dw_status make_due(dw_publisher *p, dw_error *err)
 {
+    dw_compactor **c = &p->upkeep.compactor;
     const dw_due_rule rule = rule_of(p);
     const dw_progress stop = {is_cancelled, p};
     dw_status status = DW_OK;
@@ -78,18 +80,18 @@ static dw_status make_due(dw_publisher *p, dw_compactor **c, dw_error *err)
 }
 
 /* The lock is held on entry and on return. */
-static void do_work(dw_publisher *p, dw_compactor **c)
+static void do_work(dw_publisher *p)
 {
     dw_upkeep *u = &p->upkeep;
     dw_error error = {0};
     u->wanted = false;
     u->busy = true;
     pthread_mutex_unlock(&p->lock);
-    dw_status status = make_due(p, c, &error);
+    dw_status status = make_due(p, &error);
     pthread_mutex_lock(&p->lock);
     if (u->give_up) {
-        dw_compactor_close(*c);
-        *c = NULL;
+        dw_compactor_close(u->compactor);
+        u->compactor = NULL;
         u->give_up = false;
     }
     if (status == DW_OK && !u->wanted)
@@ -105,19 +107,48 @@ static void do_work(dw_publisher *p, dw_compactor **c)
 static void *run(void *publisher)
 {
     dw_publisher *p = publisher;
-    dw_compactor *c = NULL;
     pthread_mutex_lock(&p->lock);
     while (!p->closing)
         if (p->upkeep.wanted || p->upkeep.give_up)
-            do_work(p, &c);
+            do_work(p);
         else
             pthread_cond_wait(&p->changed, &p->lock);
     pthread_mutex_unlock(&p->lock);
-    dw_compactor_close(c);
     return NULL;
 }
 
 /* ---- for the other threads ---- */
+
+/* Whether only the baseline has the weights of a version: the stream begins with a base
+ * that is not here, and has no anchor yet. */
+static bool needs_seed(const dw_publisher *p)
+{
+    dw_version_info first;
+    if (p->sharded || p->options.base)
+        return false;
+    for (size_t i = 0; i < p->hint.graph.n; i++)
+        if (p->hint.graph.edges[i].from == DW_NO_VERSION && p->hint.graph.edges[i].to > 0)
+            return false;
+    return dw_stream_version(p->stream, 0, &first, NULL) == DW_OK &&
+           first.content == DW_CONTENT_BASE;
+}
+
+/* Copies the baseline, which is at the head and which nobody uses yet. Without it no
+ * anchor can be made. */
+static dw_status seed(dw_publisher *p, dw_error *err)
+{
+    const dw_slices *owned = &p->pieces.owned;
+    dw_place *weights = dw_alloc_zeroed(p->pieces.n_table, sizeof *weights);
+    dw_status status = weights ? open_compactor(&p->upkeep.compactor, p, err)
+                               : dw_fail_memory(err, NULL);
+    for (size_t k = 0; status == DW_OK && k < owned->n; k++)
+        weights[owned->items[k].tensor] =
+            (dw_place){p->baseline.devices[k], p->baseline.data[k]};
+    if (status == DW_OK)
+        status = dw_compactor_seed(p->upkeep.compactor, weights, p->version, err);
+    dw_free(weights);
+    return status;
+}
 
 dw_status dw_upkeep_start(dw_publisher *p, dw_error *err)
 {
@@ -126,6 +157,10 @@ dw_status dw_upkeep_start(dw_publisher *p, dw_error *err)
     if (p->options.rank != 0 ||
         (rule.fold_every == 0 && rule.anchor_every == 0 && !(rule.anchor_factor > 0)))
         return DW_OK;
+    if (needs_seed(p)) {
+        dw_error error = {0};
+        dw_upkeep_note(p, seed(p, &error), &error);
+    }
     u->has_thread = pthread_create(&u->thread, NULL, run, p) == 0;
     return u->has_thread ? DW_OK
                          : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
@@ -135,6 +170,7 @@ void dw_upkeep_stop(dw_publisher *p)
 {
     if (p->upkeep.has_thread)
         pthread_join(p->upkeep.thread, NULL);
+    dw_compactor_close(p->upkeep.compactor);
 }
 
 void dw_upkeep_ask(dw_publisher *p)

@@ -13,6 +13,7 @@
 typedef struct dw_upkeep {
     pthread_t thread;
     bool has_thread;
+    struct dw_compactor *compactor; /* the thread's; NULL: nothing was due yet */
     bool wanted;        /* a version was committed since the thread last looked */
     bool busy;          /* the thread works */
     bool give_up;       /* its copies of the model should go: a version needs the room */

@@ -226,6 +226,37 @@ static void test_failure(void **state)
     close_scene(&x);
 }
 
+/* Nobody but the publisher has the base: the first anchor comes from its baseline, also
+ * after a restart. Then a follower needs no base. */
+static void test_base(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        scene x;
+        open_scene(&x, "", i ? temp_path("base") : NULL);
+        x.options.first = DW_FIRST_BASE;
+        x.options.base_name = "the-base-model";
+        x.options.anchor_every = 4;
+        x.p = kit_open(&x.k, x.store, &x.options);
+        if (i) {
+            publish(&x, 2);
+            dw_publisher_close(x.p);
+            x.p = kit_open(&x.k, x.store, &x.options);
+        }
+        publish(&x, i ? 2 : 4);
+        assert_ok(dw_publisher_drain(x.p, &x.err), &x.err);
+        assert_true(has_way(&x, DW_NO_VERSION, 4));
+        check_anchor(&x, 4);
+        publish(&x, 4);
+        assert_ok(dw_publisher_drain(x.p, &x.err), &x.err);
+        check_anchor(&x, 8);
+        dw_publisher_close(x.p);
+        dw_store_close(x.store);
+        dw_store_close(x.slow.inner);
+        kit_free(&x.k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_close_during_anchor),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_base),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
