@@ -196,18 +196,21 @@ static void *run_compactor(void *context)
     c->options.work_dir = p->baseline ? p->baseline : cache;
     if (cli_store_open_at(&store, p->url, &p->store, &err) == DW_OK)
         cli_compact_watch(store, &c->options, c->session, p->url, true, &stop);
-    else /* the watch itself fails too */
+    else
         cli_report_error(c->session, "error", p->url, &err);
     dw_store_close(store);
     dw_free(cache);
     return NULL;
 }
 
-/* Takes the work from the publishes. */
+/* Takes the work from the publishes; not if only they have the base of the stream. */
 static void compactor_start(compactor *c, cli_publish *p, const cli_session *s)
 {
     dw_publish_options *o = &p->options;
-    *c = (compactor){.publish = p, .session = s};
+    if (o->first == DW_FIRST_BASE && !o->base)
+        return;
+    c->publish = p;
+    c->session = s;
     dw_compact_options_init(&c->options);
     c->options.base = o->base;
     c->options.fold_every = o->fold_every;
@@ -331,14 +334,15 @@ int cli_publish_watch(cli_publish *p, const cli_session *s, const char *dir)
     dw_error err;
     cli_watch watch = {.dir = dir, .rules = cli_with_rules(&p->with)};
     cli_outage outage = {.subject = p->url};
-    compactor beside;
+    compactor beside = {0};
     p->skip_same = true;
     hold_copy(p);
-    compactor_start(&beside, p, s);
     dw_status status = start(&watch, p, s, &outage, &err);
-    if (status == DW_OK)
+    if (status == DW_OK) {
+        compactor_start(&beside, p, s);
         status = watch_on(&watch, p, s, &outage, &err);
-    compactor_stop(&beside);
+        compactor_stop(&beside);
+    }
     cli_watch_release(&watch);
     if (status == DW_CANCELLED && s->json) {
         json_t *object = json_object();

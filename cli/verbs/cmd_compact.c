@@ -87,7 +87,8 @@ void cli_compact_watch(dw_store *store, const dw_compact_options *options,
         if (status == DW_CANCELLED)
             break;
         if (status != DW_OK && status != DW_NOT_FOUND) { /* else there is nothing yet */
-            cli_outage_add(&outage, s, &err);
+            if (!quiet || status != DW_UNAVAILABLE)      /* that the watch reports too */
+                cli_outage_add(&outage, s, &err);
             wait_for(cli_outage_wait(&outage), progress);
         } else if (made.to == DW_NO_VERSION) {
             cli_outage_end(&outage, s);
