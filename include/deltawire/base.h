@@ -38,14 +38,15 @@ typedef enum dw_status {
     DW_IO,          /* the operating system refused a read, write or map */
     DW_NOT_FOUND,   /* the file, tensor or object is not there */
     DW_CORRUPT,     /* the bytes break their own format: fetch them again */
-    DW_STALE,       /* the weights are not the version this delta starts from */
+    DW_STALE,       /* the weights are not the version this delta starts from, or what was
+                       read changed meanwhile */
     DW_MISMATCH,    /* the two sides are not the same model */
     DW_UNSUPPORTED, /* well formed, but beyond what this build or codec can do */
     DW_INVALID,     /* the caller's own argument is wrong */
     DW_CONFLICT,    /* somebody else holds the object, or made it first */
     DW_CANCELLED,   /* the caller's progress function asked to stop */
-    DW_UNAVAILABLE, /* the store or peer could not be reached, has no such bucket, or
-                       kept failing: try later */
+    DW_UNAVAILABLE, /* not now: the store could not be reached, has no such bucket or kept
+                       failing, or a wait was too long. Try later */
     DW_DENIED,      /* the store refused the credentials, or they may not do this */
     DW_UNTRUSTED, /* a signature is missing, foreign or wrong, or history was rewritten */
     DW_NOT_FINITE, /* a weight is NaN or infinite, and has no quantised value */
@@ -73,8 +74,9 @@ DW_API const char *dw_status_name(dw_status code);
 /* ---- long work ---- */
 
 /* The library calls REPORT now and then, from the thread that called it and under no
- * lock. REPORT may be NULL. Any result but 0 stops the operation with DW_CANCELLED. The
- * operation then changes nothing, except for a diff that updates its base. */
+ * lock. REPORT may be NULL. Any result but 0 stops the operation with DW_CANCELLED. What
+ * it has done by then stays and is whole; a diff that updates its base is the exception.
+ */
 typedef struct dw_progress {
     int (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *context;

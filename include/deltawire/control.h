@@ -55,7 +55,7 @@ typedef struct dw_control_slot {
 
 typedef struct dw_control {
     char magic[8];
-    uint64_t one;  /* 1 */
+    uint64_t one;  /* the format: always 1 */
     uint64_t self; /* for the writer: differs in a copy of this file; 0: not known */
     uint64_t reserved[5];
     char stream[64]; /* the stream's id, ended by a NUL */

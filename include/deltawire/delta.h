@@ -186,7 +186,7 @@ DW_API dw_status dw_delta_stage(dw_patch **out, const dw_delta *delta,
 DW_API dw_status dw_patch_apply(const dw_patch *patch, const dw_tensor *tensors,
                                 size_t n_tensors, unsigned n_threads, dw_error *err);
 
-/* The changed elements, and the bytes of memory that the patch takes. */
+/* How many elements it changes. */
 DW_API uint64_t dw_patch_changed(const dw_patch *patch);
 DW_API void dw_patch_free(dw_patch *patch);
 

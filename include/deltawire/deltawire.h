@@ -6,14 +6,14 @@
  *
  *     base.h          status codes and errors, progress, the version of the library
  *     tensor.h        element types, tensors and their digests; tensors on a GPU
- *     checkpoint.h    safetensors files and directories
  *     delta.h         the changes between two versions
+ *     checkpoint.h    safetensors files and directories
  *     store.h         places for objects: directory, S3, Hugging Face
  *     stream.h        the versions of a model in a store; keys that sign them, and the
  *                     small files that they carry
  *     publish.h       writing versions: the trainer's side; quantising to fp8 or int8
- *     follow.h        getting versions: the engine's side; reading what it gets
  *     control.h       the version of a mapped directory, for programs without the library
+ *     follow.h        getting versions: the engine's side; reading what it gets
  *
  * These rules hold in all of them.
  *
@@ -31,12 +31,11 @@
  *
  * Ownership. If a function fails, *OUT is NULL, and everything that it was given stays
  * the caller's. Options and the strings in them are borrowed for the call. Handles that a
- * handle is opened with (a store, a peer) are borrowed until it is closed. A close or
+ * handle is opened with (a store, a key) are borrowed until it is closed. A close or
  * free function takes NULL.
  *
- * Progress. A function with options has `progress` among them if it can take long. A
- * function without options takes a dw_progress before its report and error. It may be
- * NULL.
+ * Progress. Where there is one, it is among the options, or the argument before the
+ * report and the error. It may be NULL.
  *
  * Threads. `n_threads` is the number of threads that a function may use; 0 means one for
  * each core. A handle belongs to one thread at a time if its header does not say

@@ -7,8 +7,8 @@
  *     dw_follower_apply    stores the values at memory speed: engines pause for this
  *     dw_follower_finish   syncs, reads back, removes the patch
  *
- * dw_follower_sync does all of it. Whatever fails, the weights stay at their version,
- * which dw_follower_version returns.
+ * dw_follower_sync does all of it. If something fails, the weights stay at their version,
+ * which dw_follower_version returns, unless they were damaged before.
  *
  * Before and after each call the follower compares the directory and its files with those
  * that it opened. If somebody replaced or removed them, the call returns DW_CONFLICT and
@@ -109,12 +109,11 @@ DW_API dw_stream *dw_follower_stream(dw_follower *follower); /* borrowed */
 DW_API uint64_t dw_follower_version(const dw_follower *follower);
 
 /* The weights, in the order of dw_stream_tensors. They are valid until close. After a
- * DW_CONFLICT because files were replaced they are valid until the next call. Of two
- * copies they are those of the copy to read, until the next apply. */
+ * DW_CONFLICT because files were replaced they are valid until the next call. */
 DW_API const dw_tensor *dw_follower_tensors(const dw_follower *follower,
                                             size_t *n_tensors);
 
-/* Asks for the newest version. One small request if nothing is new. */
+/* Asks for the newest version: usually two small requests. */
 DW_API dw_status dw_follower_poll(dw_follower *follower, uint64_t *newest, dw_error *err);
 
 /* Polls until there is a version above that of the weights. If TIMEOUT_MS pass first it
@@ -210,6 +209,7 @@ typedef struct dw_follow_report {
                           were or are to be fetched again */
     uint64_t n_stray;  /* patches in the directory that its state file did not name, and
                           that were removed */
+    uint64_t reserved[4];
 } dw_follow_report;
 
 /* The paths of the user's files that n_files_kept counts. They live until the next call
@@ -255,8 +255,8 @@ typedef struct dw_snapshot dw_snapshot;
 typedef struct dw_snapshot_view {
     uint64_t version;
     dw_digest state;
-    const dw_tensor *tensors; /* by name; read-only. Their addresses, one for each copy,
-                                 stay the same as long as mark.files is the same */
+    const dw_tensor *tensors; /* by name; read-only. Their addresses stay the same as
+                                 long as mark.files is the same */
     size_t n_tensors;
     dw_control_mark mark;
 } dw_snapshot_view;

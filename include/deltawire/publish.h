@@ -157,9 +157,9 @@ typedef struct dw_publish_options {
     unsigned fold_every;         /* a fold over every N versions after an anchor; 0:
                                     none. Default 16. Needs spool_dir or baseline_dir */
     unsigned anchor_every;       /* an anchor every N versions; 0: never by count */
-    double anchor_factor;        /* an anchor if the deltas since the newest one have more
-                                    than this share of an anchor's bytes; 0: never.
-                                    Default 0.1 */
+    double anchor_factor;        /* an anchor if the cheapest route from the newest one
+                                    takes more than this share of the model's bytes; 0:
+                                    never. Default 0.1 */
     unsigned sweep_every;        /* compare the whole baseline with the committed digests
                                     within N versions, a share after each. A damaged
                                     baseline is read back from the stream; if a version of
@@ -243,9 +243,9 @@ static inline void dw_publish_options_init(dw_publish_options *options)
  * Tensors may be on devices (tensor.h); shards are on the device of their
  * tensor. The baseline of such tensors is in memory of the device, of the same size, or
  * in pinned memory of the host (baseline_memory). Not with baseline_dir and not with
- * quantize: DW_UNSUPPORTED. Wait for what writes the weights before this call,
- * dw_publisher_is_current and dw_publisher_state; only dw_publisher_publish knows the
- * streams. */
+ * quantize: DW_UNSUPPORTED. Wait for what writes the weights before this call and before
+ * dw_publisher_is_current: only dw_publisher_publish takes streams of the device
+ * (dw_publish_note). */
 DW_API dw_status dw_publisher_open(dw_publisher **out, dw_store *store,
                                    const dw_tensor *tensors, size_t n_tensors,
                                    const dw_publish_options *options, dw_error *err);
@@ -325,8 +325,8 @@ static inline void dw_publish_note_init(dw_publish_note *note)
 DW_API dw_status dw_publisher_publish(dw_publisher *publisher, uint64_t *ticket,
                                       const dw_publish_note *note, dw_error *err);
 
-/* Waits until the weights are read, at most TIMEOUT_MS (0: returns at once), and sets
- * *DONE if they are. */
+/* Waits until the weights are read, at most TIMEOUT_MS (0: returns at once; UINT_MAX: no
+ * limit), and sets *DONE if they are. */
 DW_API dw_status dw_publisher_captured(dw_publisher *publisher, uint64_t ticket,
                                        unsigned timeout_ms, bool *done, dw_error *err);
 

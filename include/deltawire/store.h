@@ -171,10 +171,10 @@ typedef struct dw_store_driver {
     dw_status (*conditional)(void *self, bool *conditional, dw_error *err);
     void (*counts)(const void *self, dw_store_counts *out); /* may be NULL */
     void (*close)(void *self);                              /* may be NULL */
-    /* Since 0.2; may be NULL. From now on the store must hold KEY. If the directory or
-     * bucket is absent, or is another one without KEY, calls fail with DW_UNAVAILABLE and
-     * create nothing. A write that finds another one than the call before fails once, so
-     * that the caller looks at it first. */
+    /* May be NULL. From now on the store must hold KEY. If the directory or bucket is
+     * absent, or is another one without KEY, calls fail with DW_UNAVAILABLE and create
+     * nothing. If it was replaced since the last call, the first write fails, so that the
+     * caller looks at it first. */
     dw_status (*require)(void *self, const char *key, dw_error *err);
 } dw_store_driver;
 

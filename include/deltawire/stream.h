@@ -155,7 +155,7 @@ typedef struct dw_version_info {
      * "": not recorded. A writer can put any text here, so decide nothing by it. */
     const char *library;
     const char *host;
-    uint64_t n_files;      /* companion files (stream.h) */
+    uint64_t n_files;      /* companion files (below) */
     uint64_t n_file_bytes; /* of all of them, also those that an older version stored */
     const uint8_t *commit_sha256; /* of this version's commit, 32 bytes */
     dw_version_source source;     /* of a derived stream; its `stream` is NULL if none */
@@ -188,7 +188,7 @@ typedef struct dw_follower_info {
     const char *id;
     uint64_t version; /* DW_NO_VERSION: none yet */
     const char *host;
-    const char *status;  /* "following", "fetching", "error", "stopped" */
+    const char *status;  /* "following", "behind", "error", "stopped", ... */
     const char *message; /* the error; may be empty */
     const char *time;    /* of the report, RFC 3339 */
 } dw_follower_info;
@@ -468,8 +468,6 @@ DW_API dw_status dw_stream_files(dw_stream *stream, uint64_t version,
 DW_API dw_status dw_stream_read_file(dw_stream *stream, uint64_t version,
                                      const char *name, const void **bytes,
                                      uint64_t *n_bytes, dw_error *err);
-
-/* ---- the files that a follower installed ----------------------------------------- */
 
 #ifdef __cplusplus
 }

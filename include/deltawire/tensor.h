@@ -65,8 +65,9 @@ typedef struct dw_tensor {
     const uint64_t *dims; /* [n_dims], borrowed */
     uint64_t n_bytes;     /* elements x bits / 8 */
     void *data;           /* [n_bytes], borrowed; may be NULL when n_bytes is 0 */
-    uint64_t first_byte;  /* of a slice: its offset in the whole tensor, in bytes. Its
-                             digest is then its share of the tensor's. Else 0 */
+    uint64_t first_byte;  /* of a slice: its offset in the whole tensor, in bytes; 0
+                             for a whole one. The digest of a slice is its share of
+                             the tensor's */
     dw_device *device;    /* where `data` is; NULL: in the memory of the host */
 } dw_tensor;
 
