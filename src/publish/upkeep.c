@@ -161,7 +161,9 @@ dw_status dw_upkeep_start(dw_publisher *p, dw_error *err)
         dw_error error = {0};
         dw_upkeep_note(p, seed(p, &error), &error);
     }
+    pthread_mutex_lock(&p->lock);
     u->has_thread = pthread_create(&u->thread, NULL, run, p) == 0;
+    pthread_mutex_unlock(&p->lock);
     return u->has_thread ? DW_OK
                          : dw_fail(err, DW_NO_MEMORY, NULL, "cannot start a thread");
 }
