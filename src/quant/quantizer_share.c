@@ -257,7 +257,7 @@ dw_status dw_quantizer_begin(void *quantizer, const dw_weight_turn *turn, dw_err
         float *scales = q->scale_room + unit->first_scale;
         for (size_t i = 0; i < unit->n_scales; i++) {
             const float scale = dw_quant_scale(q->plan, q->agreed[unit->at + i]);
-            if (memcmp(&scale, &scales[i], sizeof scale) == 0)
+            if (scale == scales[i])
                 continue;
             scales[i] = scale;
             forget(q, turn, unit->weight);

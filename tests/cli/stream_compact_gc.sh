@@ -67,7 +67,7 @@ for i in 2 3 4 5; do
     wait_until grep -q "version $((i - 2))," out.watch
     cp -r "$(printf 'run/step_%06d' "$i")" "output/checkpoint-$i"
 done
-folded() { object_list "$store/both" ways/ | grep -q -- '-from-'; }
+folded() { object_list "$store/both" ways/ | grep -- '-from-' >/dev/null; }
 wait_until folded
 wait_until grep -q 'version 4,' out.watch
 kill -INT $watch
