@@ -58,11 +58,10 @@ static void drop_model(dw_compactor *c)
     dw_scratch_model_release(&c->model);
 }
 
-static dw_status make_model(dw_compactor *c, dw_error *err)
+static dw_status make_model(const dw_compactor *c, dw_scratch_model *out, dw_error *err)
 {
     const dw_stream_record *r = &c->stream->record;
-    return dw_scratch_model_make(&c->model, r->tensors, r->n_tensors, c->options.work_dir,
-                                 err);
+    return dw_scratch_model_make(out, r->tensors, r->n_tensors, c->options.work_dir, err);
 }
 
 /* The scratch model holds version AT, or nothing. */
@@ -91,14 +90,14 @@ static dw_status open_model(dw_compactor *c, dw_error *err)
 {
     if (c->follower)
         return DW_OK;
-    dw_status status = make_model(c, err);
+    dw_status status = make_model(c, &c->model, err);
     return status == DW_OK ? open_follower(c, DW_NO_VERSION, err) : status;
 }
 
 dw_status dw_compactor_seed(dw_compactor *c, const dw_place *weights, uint64_t version,
                             dw_error *err)
 {
-    dw_status status = make_model(c, err);
+    dw_status status = make_model(c, &c->model, err);
     for (size_t t = 0; status == DW_OK && t < c->pieces.n_table; t++)
         status = dw_place_copy((dw_place){NULL, c->model.tensors[t].data}, weights[t],
                                c->model.tensors[t].n_bytes, err);
@@ -334,8 +333,7 @@ static dw_status make_fold(dw_compactor *c, const dw_edge *due, dw_edge *made,
     if (status == DW_OK)
         status = follow_to(c, due->from, &f.from, stop, err);
     if (status == DW_OK)
-        status = dw_scratch_model_make(&f.old, r->tensors, r->n_tensors,
-                                       c->options.work_dir, err);
+        status = make_model(c, &f.old, err);
     for (size_t t = 0; status == DW_OK && t < r->n_tensors; t++)
         if (r->tensors[t].n_bytes > 0)
             memcpy(f.old.tensors[t].data, c->model.tensors[t].data,

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "store/fault_store.h"
 #include "failing_allocator.h"
-#include "store/store.h"
+#include "store_text.h"
 
 /* The kind of the next calls, and the questions to the plan. */
 typedef struct chooser {
@@ -32,8 +32,6 @@ static store_fault choose(void *context, uint64_t n, const char *operation,
 
 static chooser chosen;
 static dw_store *inner, *store;
-static dw_error err;
-
 static int set_up(void **state)
 {
     (void)state;
@@ -49,28 +47,6 @@ static int tear_down(void **state)
     dw_store_close(store);
     dw_store_close(inner);
     return 0;
-}
-
-static dw_status put(dw_store *to, const char *key, const char *text, dw_put_mode mode)
-{
-    return dw_store_put_bytes(to, key, text, strlen(text), mode, &err);
-}
-
-/* A whole object as text. */
-static dw_status get(dw_store *from, const char *key, char text[100])
-{
-    size_t n = 0;
-    dw_status status = dw_store_get(from, key, 0, text, 99, &n, NULL, &err);
-    text[n] = '\0';
-    return status;
-}
-
-static dw_status append(void *context, const dw_store_entry *entry, dw_error *error)
-{
-    (void)error;
-    strcat(context, entry->key);
-    strcat(context, " ");
-    return DW_OK;
 }
 
 static char listed[200];

@@ -18,10 +18,8 @@
 #include <cmocka.h>
 
 #include "failing_allocator.h"
-#include "store/store.h"
+#include "store_text.h"
 #include "temp_dir.h"
-
-static dw_error err;
 
 static dw_store *open_store(const char *url)
 {
@@ -31,27 +29,6 @@ static dw_store *open_store(const char *url)
         print_error("%s: %s\n", err.where, err.text);
     assert_int_equal(status, DW_OK);
     return store;
-}
-
-static dw_status put(dw_store *store, const char *key, const char *text, dw_put_mode mode)
-{
-    return dw_store_put_bytes(store, key, text, strlen(text), mode, &err);
-}
-
-static dw_status get(dw_store *store, const char *key, char text[100])
-{
-    size_t n = 0;
-    dw_status status = dw_store_get(store, key, 0, text, 99, &n, NULL, &err);
-    text[n] = '\0';
-    return status;
-}
-
-static dw_status append(void *context, const dw_store_entry *entry, dw_error *error)
-{
-    (void)error;
-    strcat(context, entry->key);
-    strcat(context, " ");
-    return DW_OK;
 }
 
 static void assert_listed(dw_store *store, const char *wanted)
