@@ -7,6 +7,7 @@
 #
 # `peers` installs gigabytes, so `all` includes it only if DW_TEST_PEERS is set. The
 # Python stages install PyTorch and transformers (1.3 GB, once), unless DW_TEST_TORCH=0.
+# Two stages run at once (LANES=1: one by one), and each shows its output when it ends.
 # Every stage runs, even if earlier ones failed. A stage that cannot be built or started
 # counts as one failed test. A test that fails is run once more, by itself: if it passes
 # then, it has passed, and the end names it as `flaky`. At the end there are also the times
@@ -20,11 +21,11 @@ DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
 export DELTAWIRE_CACHE=${DELTAWIRE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deltawire} # of scripts/venv.sh
 export AWS_EC2_METADATA_DISABLED=true
-at_once=$((jobs + 2)) # tests of ctest: they mostly wait
-passed=0 failed=0 skipped=0
 with=() # the prefix of a stage's commands: env with variables, or nothing
-failures=$(mktemp) # the failed tests of all stages, with the end of their output
-flaky=$(mktemp)    # tests that failed, and passed when they ran alone
+# What the lanes share, and for each stage STAGE.out, its output; .counts, a line 'PASSED
+# FAILED SKIPPED' for each part; .failures, the failed tests with the end of their output;
+# .flaky, tests that failed, and passed when they ran alone; .seconds, which it took.
+state=$(mktemp -d)
 # Stands for the user's HOME while tests run. They have others of their own (tests/own_home.sh,
 # tests/conftest.py), so at the end it must be empty.
 watched=$(mktemp -d)
@@ -41,13 +42,13 @@ counts() { # PASSED FAILED SKIPPED
 }
 
 tally() { # PASSED FAILED SKIPPED
-    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+    echo "$*" >>"$state/$stage.counts"
     echo "   $(counts "$@") ($((SECONDS - started)) s)"
 }
 
 failed_so() { # NAME LOG: shows the end of LOG now, and a shorter one when all has run
     { echo "   failed: $1"; tail -n 25 "$2" | sed 's/^/   | /'; }
-    { echo "   failed: $1"; tail -n 12 "$2" | sed 's/^/   | /'; } >>"$failures"
+    { echo "   failed: $1"; tail -n 12 "$2" | sed 's/^/   | /'; } >>"$state/$stage.failures"
 }
 
 broken() { # LOG WHAT
@@ -61,7 +62,8 @@ failed_tests() { # JUNIT
 
 tally_junit() { # JUNIT OF-THE-SECOND-RUN LOG EXIT-STATUS
     local counted p=0 f=0 s=0
-    if [ -e "$1" ] && counted=$(python3 scripts/junit.py sum "$1" "$2" "$failures" "$flaky" 2>&4); then
+    if [ -e "$1" ] && counted=$(python3 scripts/junit.py sum "$1" "$2" \
+        "$state/$stage.failures" "$state/$stage.flaky" 2>&4); then
         read -r p f s <<<"$counted"
     fi
     # If a runner failed without a failed test, it has not run all tests.
@@ -73,50 +75,65 @@ tally_junit() { # JUNIT OF-THE-SECOND-RUN LOG EXIT-STATUS
 } 4>&1
 
 # ---- parts of stages ----------------------------------------------------
+# Runs COMMAND, or awaits another lane's run of it, once for all stages.
+once() { # NAME LOG COMMAND...
+    local done=$state/$1.status log=$2
+    (
+        flock 8
+        [ -e "$done" ] || { shift 2; status=0; "$@" >"$log" 2>&1 || status=$?; echo $status >"$done"; }
+    ) 8>"$state/$1.lock"
+    return "$(cat "$done")"
+}
+
+configure_and_build() { # PRESET
+    cmake --preset "$1" -DDW_SHARED="$DW_SHARED" && cmake --build --preset "$1" -j "$jobs"
+}
+
 build() { # PRESET DIR
     mkdir -p "$2"
-    {
-        cmake --preset "$1" -DDW_SHARED="$DW_SHARED" &&
-            cmake --build --preset "$1" -j "$jobs"
-    } >"$2/build.log" 2>&1 || {
+    once "build-$1" "$2/build.log" configure_and_build "$1" || {
         broken "$2/build.log" "the build failed"
         return 1
     }
 }
 
+# Two runs of ctest over one directory would share its log and its costs, so each stage has
+# a directory which includes that of the build. Its logs and results are there, too.
 ctest_into() { # DIR NAME CTEST-ARGUMENT...
-    local dir=$1 name=$2
+    local dir=$1 name=$2 out=$1/stages/$stage
     shift 2
-    "${at_home[@]}" "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$dir" --no-tests=error "$@" \
-        --output-junit "$PWD/$dir/$name.xml" >"$dir/$name.log" 2>&1
+    mkdir -p "$out"
+    echo "subdirs(\"$PWD/$dir\")" >"$out/CTestTestfile.cmake"
+    "${at_home[@]}" "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$out" --no-tests=error "$@" \
+        --output-junit "$PWD/$out/$name.xml" >"$out/$name.log" 2>&1
 }
 
 run_ctest() { # DIR CTEST-ARGUMENT...
-    local dir=$1 status=0 names
+    local dir=$1 out=$1/stages/$stage status=0 names
     shift
-    rm -f "$dir/ctest.xml" "$dir/again.xml"
+    rm -f "$out/ctest.xml" "$out/again.xml"
     ctest_into "$dir" ctest -j "$at_once" "$@" || status=$?
-    names=$(failed_tests "$dir/ctest.xml" | sed 's/[].[*+?(){}|^$\\]/\\&/g' | paste -sd '|')
+    names=$(failed_tests "$out/ctest.xml" | sed 's/[].[*+?(){}|^$\\]/\\&/g' | paste -sd '|')
     [ -z "$names" ] || ctest_into "$dir" again -R "^($names)\$" || true
-    tally_junit "$dir/ctest.xml" "$dir/again.xml" "$dir/ctest.log" $status
+    tally_junit "$out/ctest.xml" "$out/again.xml" "$out/ctest.log" $status
 }
 
 run_pytest() { # PYTEST-ARGUMENT...
-    local out=build/pytest venv status=0
-    mkdir -p $out
-    rm -rf $out/*.xml $out/cache
+    local out=build/stages/$stage venv status=0
+    mkdir -p "$out"
+    rm -rf "$out"/{junit,again}.xml "$out/cache"
     # PyTorch is large: DW_TEST_TORCH=0 leaves it out, and skips tests that need it
     local extra=${python_with-torch}
     [ "$extra" != torch ] || [ "${DW_TEST_TORCH:-1}" != 0 ] || extra=
     # shellcheck disable=SC2086 # a word or none
-    venv=$(scripts/venv.sh $extra 2>$out/venv.log) || {
-        broken $out/venv.log "no Python environment"
+    venv=$(scripts/venv.sh $extra 2>"$out/venv.log") || {
+        broken "$out/venv.log" "no Python environment"
         return
     }
     pytest_into junit -n "${workers-$at_once}" --dist loadfile "$@" || status=$?
     # The cache of the first run names what failed; `--lf` also runs what could not be read.
-    [ -z "$(failed_tests $out/junit.xml)" ] || pytest_into again --lf --lfnf=none "$@" || true
-    tally_junit $out/junit.xml $out/again.xml $out/junit.log $status
+    [ -z "$(failed_tests "$out/junit.xml")" ] || pytest_into again --lf --lfnf=none "$@" || true
+    tally_junit "$out/junit.xml" "$out/again.xml" "$out/junit.log" $status
 }
 
 pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
@@ -129,7 +146,9 @@ pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
-        -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1
+        -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1 &
+    pytest=$! # `timeout` leaves the lane's process group, and a signal interrupts `wait`
+    wait $pytest
 }
 
 # From here to stop_server the tests use that server. Returns false if there is none,
@@ -138,7 +157,7 @@ server='' server_dir=''
 start_server() { # NAME
     local status=0
     server=$1 server_dir=$(mktemp -d)
-    HOME=$server_dir "tests/servers/$1.sh" start "$server_dir" 2>"build/$1.log" || status=$?
+    HOME=$server_dir "tests/servers/$1.sh" start "$server_dir" 2>"build/$stage-$1.log" || status=$?
     if [ $status -eq 0 ]; then
         mapfile -t with < <(sed 's/^export //' "$server_dir/env")
         with=(env "${with[@]}")
@@ -148,10 +167,10 @@ start_server() { # NAME
         return
     fi
     if [ $status -eq 77 ]; then
-        tail -n 1 "build/$1.log" | sed 's/^/   /'
+        tail -n 1 "build/$stage-$1.log" | sed 's/^/   /'
         tally 0 0 1
     else
-        broken "build/$1.log" "$1 does not start"
+        broken "build/$stage-$1.log" "$1 does not start"
     fi
     stop_server
     return 1
@@ -162,9 +181,6 @@ stop_server() {
     rm -rf "$server_dir"
     server='' server_dir='' with=()
 }
-trap 'stop_server; rm -rf "$failures" "$flaky" "$watched" ${memory:+"$memory"}' EXIT
-trap 'exit 130' INT TERM HUP
-
 # The sanitizers look for faults of memory and threads. Half of the time would go to
 # fsync, so the tests' files are in memory, if there is enough of it.
 memory=''
@@ -205,7 +221,7 @@ stage_python() {
 build_package() {
     local log=build-python/package.log
     mkdir -p build-python
-    scripts/package.sh >$log 2>&1 || {
+    once package $log scripts/package.sh || {
         broken $log "the package cannot be built"
         return 1
     }
@@ -281,7 +297,7 @@ stage_fuzz() {
 run_script() { # LOG SCRIPT
     mkdir -p "$(dirname "$1")"
     "${at_home[@]}" tests/own_home.sh "$2" >"$1" 2>&1 || true
-    sed -n 's/^flaky: //p' "$1" >>"$flaky"
+    sed -n 's/^flaky: //p' "$1" >>"$state/$stage.flaky"
     if [[ $(tail -n 1 "$1") =~ ^([0-9]+)' passed, '([0-9]+)' failed'(', '([0-9]+)' skipped')?$ ]]; then
         [ "${BASH_REMATCH[2]}" -eq 0 ] || failed_so "see $1" "$1"
         tally "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:-0}"
@@ -300,23 +316,97 @@ stage_targets() {
     run_script build/targets/test.log scripts/test-targets.sh
 }
 
+# ---- the lanes ----------------------------------------------------------------------
+# Two lanes take stages from one list: the first from its head, where those are that keep
+# all processors busy, the second from its end, where they mostly wait, for servers and one
+# thread of an engine. Long ones are at both ends, so the lanes end at about the same time.
+# `targets` builds and installs where the others test, so only the sanitizers run beside it.
+order=(asan tsan release cli python fuzz neon docs package servers peers targets)
+
+next_stage() { # head | tail: takes one from the list; prints nothing if that is empty
+    (
+        flock 8
+        case $1 in
+        head) sed -n 1p "$state/queue"; sed -i 1d "$state/queue" ;;
+        tail) sed -n '$p' "$state/queue"; sed -i '$d' "$state/queue" ;;
+        esac
+    ) 8>"$state/queue.lock"
+}
+
+run_stage() { # with $stage
+    case $stage in
+    asan | tsan) ;;
+    targets) flock -x 9 ;;
+    *) flock -s 9 ;;
+    esac
+    started=$SECONDS
+    "stage_$stage" 9>&- || true # it is in the counts; servers shall not hold the lock
+    echo $((SECONDS - started)) >"$state/$stage.seconds"
+} 9>"$state/trees.lock"
+
+lane() { # head | tail
+    pytest=''
+    trap 'stop_server; rm -rf ${memory:+"$memory"}' EXIT
+    trap 'kill $pytest 2>/dev/null; exit 130' INT TERM HUP
+    while stage=$(next_stage "$1") && [ -n "$stage" ]; do
+        if [ "$lanes" -eq 1 ]; then
+            run_stage
+        else
+            echo "-- $stage begins"
+            run_stage >"$state/$stage.out" 2>&1
+            flock "$state/print.lock" cat "$state/$stage.out"
+        fi
+    done
+}
+
+running=()
+end() {
+    for pid in "${running[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+    wait
+    rm -rf "$state" "$watched"
+}
+trap end EXIT
+trap 'exit 130' INT TERM HUP
+
 [ $# -gt 0 ] ||
     set -- release cli python package servers docs asan tsan fuzz neon ${DW_TEST_PEERS:+peers} targets
-times=''
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "test.sh: no stage '$stage'" >&2; exit 2; }
-    started=$SECONDS
-    "stage_$stage" || true # it is in the counts
-    times+="$stage $((SECONDS - started)), "
+done
+for stage in "${order[@]}"; do
+    [[ " $* " != *" $stage "* ]] || echo "$stage"
+done >"$state/queue"
+lanes=${LANES:-2}
+[ "$(wc -l <"$state/queue")" -gt 1 ] || lanes=1
+at_once=$((jobs + 3 - lanes)) # tests of ctest: they mostly wait
+set -m # a process group for each lane
+lane head </dev/null &
+running=($!)
+[ "$lanes" -eq 1 ] || { lane tail </dev/null & running+=($!); }
+set +m
+wait "${running[@]}" || true # what did not run is counted below
+running=()
+
+times=''
+for stage in "$@"; do
+    if [ -e "$state/$stage.seconds" ]; then
+        times+="$stage $(cat "$state/$stage.seconds"), "
+    else
+        echo "== $stage: it did not end"
+        echo "   failed: the stage $stage did not end" | tee -a "$state/$stage.failures"
+        echo 0 1 0 >>"$state/$stage.counts"
+    fi
 done
 if [ -n "$(ls -A "$watched")" ]; then
+    stage=home started=$SECONDS
     echo "== home: tests wrote to the HOME of their user"
-    find "$watched" >"$watched.log"
-    broken "$watched.log" "files in HOME"
-    rm "$watched.log"
+    find "$watched" >"$state/home.log"
+    broken "$state/home.log" "files in HOME"
 fi
-[ $failed -eq 0 ] || { echo "== failed"; cat "$failures"; }
+read -r passed failed skipped < <(cat "$state"/*.counts | awk '
+    { p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')
+[ "$failed" -eq 0 ] || { echo "== failed"; cat "$state"/*.failures; }
 echo "== seconds: ${times}all $SECONDS"
-sed 's/^/flaky: /' "$flaky"
-counts $passed $failed $skipped
-[ $failed -eq 0 ]
+[ -z "$(ls "$state"/*.flaky 2>/dev/null)" ] || cat "$state"/*.flaky | sed 's/^/flaky: /'
+counts "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]
