@@ -1,5 +1,5 @@
-"""Builds the package: CMake makes the library and the command; the extension is linked with
-the library. What stands in pyproject.toml is not repeated here."""
+"""Builds the package: CMake makes the extension and the command, and installs them beside the
+Python files. What stands in pyproject.toml is not repeated here."""
 import os
 import pathlib
 import re
@@ -16,8 +16,8 @@ LIBRARIES = {  # and the Debian package of each
     "jansson": "libjansson-dev", "libzstd": "libzstd-dev", "libxxhash": "libxxhash-dev",
     "libcrypto": "libssl-dev", "libcurl": "libcurl4-openssl-dev", "expat": "libexpat1-dev",
     "libmicrohttpd": "libmicrohttpd-dev", "zlib": "zlib1g-dev"}
-TOOLS = {"cmake": "cmake", "pkg-config": "pkg-config", "gcc": "gcc"}
-WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Werror".split()
+TOOLS = {"cmake": "cmake", "make": "make", "pkg-config": "pkg-config", "gcc": "gcc"}
+HEADERS = os.environ.get("DW_PYTHON_INCLUDE") or sysconfig.get_path("include")
 
 
 def version():
@@ -28,7 +28,7 @@ def version():
 def missing():
     """What the build needs and cannot find, as (name, Debian package)."""
     lacking = [pair for pair in TOOLS.items() if not shutil.which(pair[0])]
-    if not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists():
+    if not pathlib.Path(HEADERS, "Python.h").exists():
         lacking.append(("Python's headers", "python3-dev"))
     if "pkg-config" in dict(lacking):
         return lacking
@@ -36,53 +36,30 @@ def missing():
                     if subprocess.run(["pkg-config", "--exists", pair[0]]).returncode]
 
 
-class BuildWithLibrary(build_ext):
+class BuildWithCMake(build_ext):
+    """CMAKE_ARGS in the environment adds to the arguments."""
     def run(self):
         if lacking := missing():
             raise SystemExit(f"deltawire needs {', '.join(name for name, _ in lacking)}, which "
                              "this machine lacks: apt-get install "
                              + " ".join(package for _, package in lacking))
-        library = pathlib.Path(self.build_temp).resolve() / "library"
-        subprocess.run(["cmake", "-S", ROOT, "-B", library, "-DDW_BUILD_TESTS=OFF",
-                        "-DDW_BUILD_EXAMPLES=OFF"], check=True)
-        jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
-        subprocess.run(["cmake", "--build", library, "-j", jobs,
-                        "--target", "deltawire_static", "deltawire"], check=True)
-        flags = subprocess.run(["pkg-config", "--libs", *LIBRARIES], check=True,
-                               capture_output=True, text=True).stdout
-        for extension in self.extensions:
-            extension.extra_objects = [str(library / "libdeltawire.a")]
-            extension.depends += extension.extra_objects
-            extension.extra_link_args += shlex.split(flags)
         super().run()
-        self.install_command(library / "deltawire")
 
-    def install_command(self, built):
-        """Beside the extension, for deltawire/__main__.py."""
-        command = pathlib.Path(self.get_ext_fullpath("deltawire._core")).parent / "bin/deltawire"
-        command.parent.mkdir(exist_ok=True)
-        subprocess.run(["strip", "-o", command, built], check=True)
-        command.chmod(0o755)
+    def build_extension(self, extension):
+        build = pathlib.Path(self.build_temp).resolve() / "library"
+        package = pathlib.Path(self.get_ext_fullpath(extension.name)).resolve().parent
+        subprocess.run(["cmake", "-S", ROOT, "-B", build, "-DDW_BUILD_TESTS=OFF",
+                        "-DDW_BUILD_EXAMPLES=OFF", f"-DDW_PYTHON_INCLUDE={HEADERS}",
+                        *shlex.split(os.environ.get("CMAKE_ARGS", ""))], check=True)
+        jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
+        subprocess.run(["cmake", "--build", build, "-j", jobs, "--target", "core", "deltawire"],
+                       check=True)
+        subprocess.run(["cmake", "--install", build, "--strip", "--component", "python",
+                        "--prefix", package], check=True)
 
 
-# Python's own headers are not held to our warnings.
-python_headers = [f"-isystem{path}" for path in {sysconfig.get_path("include"),
-                                                 sysconfig.get_path("platinclude")}]
-core = Extension(
-    "deltawire._core",
-    sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("python/src/*.c")),
-    depends=[str(path.relative_to(ROOT))
-             for folder in ("python/src", "include/deltawire")
-             for path in (ROOT / folder).glob("*.h")],
-    include_dirs=["include", "src"],
-    define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_POSIX_C_SOURCE", "200809L"),
-                   ("_DEFAULT_SOURCE", None)],
-    extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", *WARNINGS, *python_headers],
-    extra_link_args=["-Wl,--exclude-libs,ALL", "-pthread", "-ldl", "-lm"],
-    py_limited_api=True,
-)
-
-# Not under build/, which is CMake's own.
-setup(version=version(), ext_modules=[core], cmdclass={"build_ext": BuildWithLibrary},
+# Not under build/, which is CMake's own. The sources are listed in python/CMakeLists.txt.
+setup(version=version(), cmdclass={"build_ext": BuildWithCMake},
+      ext_modules=[Extension("deltawire._core", sources=[], py_limited_api=True)],
       options={"build": {"build_base": "build-python"},
                "bdist_wheel": {"py_limited_api": "cp311"}})

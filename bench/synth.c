@@ -207,6 +207,13 @@ static dw_status sweep_chunk(void *context, size_t i, unsigned worker, dw_error 
     return DW_OK;
 }
 
+static uint64_t bytes_of(const void *context, size_t i)
+{
+    const sweep *s = context;
+    (void)i;
+    return (uint64_t)CHUNK_ELEMS * dw_dtype_bits(s->run->options.dtype) / 8;
+}
+
 static dw_status sweep_all(synth_run *run, synth_step_stats *out, dw_error *err)
 {
     const size_t n_chunks =
@@ -214,9 +221,11 @@ static dw_status sweep_all(synth_run *run, synth_step_stats *out, dw_error *err)
     const unsigned n_workers = dw_worker_count(run->options.n_threads, n_chunks);
     sweep s = {run, calloc(n_workers, sizeof *s.stats)};
     *out = (synth_step_stats){0};
-    dw_status status = s.stats
-                           ? dw_parallel(n_workers, n_chunks, sweep_chunk, &s, NULL, err)
-                           : dw_fail_memory(err, "synth");
+    const dw_parallel_progress progress = {run->options.progress,
+                                           n_chunks * bytes_of(&s, 0), bytes_of};
+    dw_status status =
+        s.stats ? dw_parallel(n_workers, n_chunks, sweep_chunk, &s, &progress, err)
+                : dw_fail_memory(err, "synth");
     for (unsigned i = 0; status == DW_OK && i < n_workers; i++)
         add_stats(out, &s.stats[i]);
     free(s.stats);

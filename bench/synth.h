@@ -19,14 +19,16 @@
 #include <stdint.h>
 
 #include <deltawire/base.h>
+#include <deltawire/delta.h>
 #include <deltawire/tensor.h>
 
 typedef struct synth_options {
     uint64_t n_params; /* about; SYNTH_MIN_PARAMS at least */
     uint64_t seed;
     double lr;
-    dw_dtype dtype;     /* BF16 or F32 */
-    unsigned n_threads; /* 0: all cores */
+    dw_dtype dtype;       /* BF16 or F32 */
+    unsigned n_threads;   /* 0: all cores */
+    dw_progress progress; /* of each pass over the weights */
 } synth_options;
 
 typedef struct synth_run synth_run;

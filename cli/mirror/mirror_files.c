@@ -51,7 +51,7 @@ dw_status cli_source_files_read(const cli_source *s, const uint8_t *known,
                                 cli_source_files *out, dw_error *err)
 {
     *out = (cli_source_files){0};
-    if (cli_source_is_peer(s))
+    if (cli_source_is_foreign(s))
         return DW_OK;
     const dw_file_info *files;
     size_t n;

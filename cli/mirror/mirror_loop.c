@@ -86,7 +86,34 @@ static dw_status put(cli_mirror *m, double t_start, dw_error *err)
     return DW_OK;
 }
 
-/* Compares the newest version in TO with FROM, if FROM still has it. */
+/* The model of another system's FROM takes its weights from TO, if TO has them as they
+ * are. */
+static dw_status seed(cli_mirror *m, dw_error *err)
+{
+    dw_status status = cli_source_check_notes(&m->source, m->at, m->target.notes, err);
+    const bool is_there = cli_source_version(&m->source) == m->at;
+    if (status != DW_OK || m->target.quantize || is_there)
+        return status;
+    m->bar = cli_progress_start(m->session, "fetching");
+    dw_progress hook = cli_progress_hook(&m->bar);
+    status = cli_source_seed(&m->source, m->target.store, m->to_at, m->at, &hook, err);
+    cli_progress_end(&m->bar);
+    if (status == DW_OK) /* FROM may have changed before its mark was kept */
+        status = cli_source_check_notes(&m->source, m->at, m->target.notes, err);
+    return status;
+}
+
+static dw_status prove_foreign(cli_mirror *m, dw_error *err)
+{
+    m->bar = cli_progress_start(m->session, "reading back");
+    dw_progress hook = cli_progress_hook(&m->bar);
+    dw_status status = cli_target_prove(&m->target, &m->source, &hook, err);
+    cli_progress_end(&m->bar);
+    return status;
+}
+
+/* Compares the newest version in TO with FROM, if FROM still has it. If it does not
+ * decode any more, FROM goes to a later whole one, which is written. */
 static dw_status prove_last(cli_mirror *m, dw_error *err)
 {
     if (m->is_proven || m->at == DW_NO_VERSION) {
@@ -101,6 +128,8 @@ static dw_status prove_last(cli_mirror *m, dw_error *err)
                        "it ends with version %" PRIu64 ", which %s does not have: "
                        "it mirrors something else",
                        m->at, m->source.url);
+    if (status == DW_OK && cli_source_is_foreign(&m->source) && !m->target.format)
+        status = seed(m, err);
     if (status == DW_OK)
         status = go(m, m->at, err);
     if (status == DW_NOT_FOUND) {
@@ -108,7 +137,9 @@ static dw_status prove_last(cli_mirror *m, dw_error *err)
         return DW_OK;
     }
     if (status == DW_OK)
-        status = put(m, cli_now(), err);
+        status = m->target.format && cli_source_version(&m->source) == m->at
+                     ? prove_foreign(m, err)
+                     : put(m, cli_now(), err);
     m->is_proven = status == DW_OK;
     return status;
 }
@@ -121,8 +152,8 @@ static dw_status open_ends(cli_mirror *m, dw_error *err)
     m->has_source = status == DW_OK;
     if (status != DW_OK)
         return status;
-    const bool is_stream = !cli_source_is_peer(&m->source);
-    if (!m->target.is_peer && is_stream && !m->target.quantize)
+    const bool is_stream = !cli_source_is_foreign(&m->source);
+    if (!m->target.format && is_stream && !m->target.quantize)
         return dw_fail(err, DW_INVALID, m->source.url,
                        "both ends are deltawire streams: use deltawire cp, or give "
                        "--quantize, or --as trl or slime");
@@ -184,6 +215,12 @@ static dw_status step(cli_mirror *m, bool *moved, dw_error *err)
     return status;
 }
 
+/* After an error TO is asked again where to go on. */
+static void look_again(cli_mirror *m)
+{
+    m->has_target = m->is_proven = false;
+}
+
 /* Whether waiting may cure the error. */
 static bool passes(const cli_mirror *m, dw_status status)
 {
@@ -200,6 +237,7 @@ dw_status cli_mirror_loop(cli_mirror *m, dw_error *err)
         if (status == DW_OK)
             status = step(m, &moved, err);
         if (passes(m, status)) {
+            look_again(m);
             cli_outage_add(&outage, m->session, err);
             cli_outage_sleep(&outage);
             continue;

@@ -13,12 +13,9 @@
 #include "progress_bar.h"
 
 #define WAIT_MS     100
-#define NOTE_SIZE   1024
 #define CLAIM_TRIES 3
 
 /* ---- its newest version ---- */
-
-#define NOTE "mirrored from version "
 
 /* If a mirror wrote a deltawire version, its training step is FROM's number. */
 static bool read_step(const dw_version_info *info, uint64_t *version)
@@ -27,7 +24,8 @@ static bool read_step(const dw_version_info *info, uint64_t *version)
     errno = 0;
     *version = strtoull(info->step, &end, 10);
     return info->step[0] >= '0' && info->step[0] <= '9' && !*end && errno == 0 &&
-           *version != DW_NO_VERSION && strncmp(info->notes, NOTE, strlen(NOTE)) == 0;
+           *version != DW_NO_VERSION &&
+           strncmp(info->notes, CLI_NOTES_BEGIN, strlen(CLI_NOTES_BEGIN)) == 0;
 }
 
 /* The version of FROM that a version of TO was made of. */
@@ -58,7 +56,7 @@ typedef struct target_head {
     uint64_t n_bytes;
 } target_head;
 
-static dw_status read_head(const cli_target *t, target_head *out, dw_error *err)
+static dw_status read_head(cli_target *t, target_head *out, dw_error *err)
 {
     dw_stream *stream = NULL;
     dw_version_info info;
@@ -74,6 +72,7 @@ static dw_status read_head(const cli_target *t, target_head *out, dw_error *err)
         out->state = info.state;
         out->n_objects = info.n_objects;
         out->n_bytes = info.n_bytes;
+        snprintf(t->notes, sizeof t->notes, "%s", info.notes);
         status = read_source(t, &info, &out->from_version, err);
     }
     dw_stream_close(stream);
@@ -84,12 +83,12 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, uint64_t 
                                 dw_error *err)
 {
     target_head head;
-    dw_peer_format format;
-    dw_status status = dw_peer_detect(t->store, &format, err);
+    const dw_format *format;
+    dw_status status = dw_format_detect(&format, t->store, err);
     if (status == DW_OK)
         return dw_fail(err, DW_CONFLICT, t->url,
                        "versions of %s are here: give --as %s, or another place",
-                       dw_peer_format_name(format), dw_peer_format_name(format));
+                       dw_format_name(format), dw_format_name(format));
     if (status != DW_NOT_FOUND)
         return status;
     status = read_head(t, &head, err);
@@ -98,19 +97,20 @@ static dw_status look_at_stream(cli_target *t, uint64_t *from_version, uint64_t 
     return status;
 }
 
-static dw_status look_at_peer(cli_target *t, uint64_t *from_version, uint64_t *version,
-                              dw_error *err)
+static dw_status look_at_foreign(cli_target *t, uint64_t *from_version, uint64_t *version,
+                                 dw_error *err)
 {
-    dw_peer *peer = NULL;
-    const uint64_t *versions;
+    const dw_foreign_version *versions;
     size_t n = 0;
-    dw_status status = dw_peer_open(&peer, t->store, err);
+    t->foreign_options.work_dir = t->work;
+    dw_status status = t->foreign ? DW_OK
+                                  : dw_foreign_open(&t->foreign, t->store, t->format,
+                                                    &t->foreign_options, err);
     if (status == DW_OK)
-        status = dw_peer_list(peer, &versions, &n, err);
+        status = dw_foreign_list(t->foreign, &versions, &n, err);
     if (status == DW_OK && n > 0)
-        *from_version = *version = versions[n - 1];
-    dw_peer_close(peer);
-    return status == DW_NOT_FOUND ? DW_OK : status;
+        *from_version = *version = versions[n - 1].version;
+    return status;
 }
 
 dw_status cli_target_open(cli_target *t, uint64_t *from_version, uint64_t *version,
@@ -120,22 +120,22 @@ dw_status cli_target_open(cli_target *t, uint64_t *from_version, uint64_t *versi
     dw_status status =
         t->store ? DW_OK : cli_store_open_at(&t->store, t->url, t->options, err);
     if (status == DW_OK)
-        status = t->is_peer ? look_at_peer(t, from_version, version, err)
-                            : look_at_stream(t, from_version, version, err);
+        status = t->format ? look_at_foreign(t, from_version, version, err)
+                           : look_at_stream(t, from_version, version, err);
     return status;
 }
 
-static void close_publishers(cli_target *t)
+static void close_writers(cli_target *t)
 {
     dw_publisher_close(t->publisher);
-    dw_peer_publisher_close(t->peer_publisher);
+    dw_foreign_close(t->foreign);
     t->publisher = NULL;
-    t->peer_publisher = NULL;
+    t->foreign = NULL;
 }
 
 void cli_target_close(cli_target *t)
 {
-    close_publishers(t);
+    close_writers(t);
     dw_store_close(t->store);
     t->store = NULL;
 }
@@ -144,8 +144,8 @@ void cli_target_close(cli_target *t)
 static void forget_moved(cli_target *t, const dw_tensor *tensors, size_t n)
 {
     const void *data = n > 0 ? tensors[0].data : NULL;
-    if (t->tensors != tensors || t->data != data)
-        close_publishers(t);
+    if (t->publisher && (t->tensors != tensors || t->data != data))
+        close_writers(t);
     t->tensors = tensors;
     t->data = data;
 }
@@ -220,7 +220,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
 
 /* The notes of a version, and the version of FROM that it is made of. */
 typedef struct mirror_note {
-    char step[24], notes[NOTE_SIZE];
+    char step[24], notes[CLI_NOTES_SIZE];
     dw_version_source source;
     cli_source_files files;
     dw_publish_note note;
@@ -235,10 +235,9 @@ static dw_status fill_note(mirror_note *out, const cli_target *t,
     dw_publish_note_init(&out->note);
     out->note.step = out->step;
     out->note.notes = out->notes;
-    if (cli_source_is_peer(source)) {
+    if (cli_source_is_foreign(source)) {
         snprintf(out->step, sizeof out->step, "%" PRIu64, from_version);
-        snprintf(out->notes, sizeof out->notes, NOTE "%" PRIu64 " of %.900s",
-                 from_version, dw_store_url(source->store));
+        cli_source_write_notes(source, out->notes, sizeof out->notes);
         return DW_OK;
     }
     dw_version_info info;
@@ -300,7 +299,7 @@ static dw_status claim_head(cli_target *t, const cli_source *source, mirror_note
         if (status != DW_OK || check_own(t, head, err) == DW_OK)
             break;
         /* what the writer before sent has arrived late */
-        close_publishers(t);
+        close_writers(t);
         if (tries + 1 == CLAIM_TRIES)
             return DW_CONFLICT;
     }
@@ -392,52 +391,28 @@ static dw_status write_stream(cli_target *t, const cli_source *source,
 
 /* ---- another system's ---- */
 
-static dw_status open_peer_publisher(cli_target *t, const cli_source *source,
-                                     const dw_progress *progress, dw_error *err)
+dw_status cli_target_prove(cli_target *t, const cli_source *source,
+                           const dw_progress *progress, dw_error *err)
 {
-    char *baseline = NULL;
     size_t n;
     const dw_tensor *tensors = cli_source_tensors(source, &n);
-    dw_peer_publish_options *o = &t->peer_options;
-    o->progress = *progress;
-    o->first_version = cli_source_version(source);
-    dw_status status = make_baseline(t, &baseline, err);
-    o->baseline_dir = baseline;
-    if (status == DW_OK)
-        status = dw_peer_publisher_open(&t->peer_publisher, t->store, tensors, n, o, err);
-    dw_free(baseline);
-    return status;
-}
-
-/* Publishes. If the version is damaged when it is read back, reads it once more. If it is
- * still damaged, removes it and writes it again. */
-static dw_status publish_proven(dw_peer_publisher *publisher, uint64_t version,
-                                dw_peer_publish_report *report, dw_error *err)
-{
-    dw_peer_publish_report again;
-    dw_status status = dw_peer_publisher_publish(publisher, version, report, err);
-    if (status != DW_CORRUPT)
-        return status;
-    status = dw_peer_publisher_publish(publisher, version, &again, err);
-    /* if the second read found it good, the first report is right */
-    if (status == DW_OK && !again.was_there)
-        *report = again;
-    return status;
-}
-
-static dw_status write_peer(cli_target *t, const cli_source *source,
-                            const dw_progress *progress, cli_mirrored *out, dw_error *err)
-{
     dw_status status =
-        t->peer_publisher ? DW_OK : open_peer_publisher(t, source, progress, err);
-    if (status != DW_OK)
-        return status;
+        dw_foreign_go(t->foreign, cli_source_version(source), progress, err);
+    return status == DW_OK ? dw_foreign_compare(t->foreign, tensors, n, err) : status;
+}
+
+static dw_status write_foreign(cli_target *t, const cli_source *source,
+                               const dw_progress *progress, cli_mirrored *out,
+                               dw_error *err)
+{
+    size_t n;
+    const dw_tensor *tensors = cli_source_tensors(source, &n);
+    dw_foreign_report report;
+    dw_status status = dw_foreign_write(t->foreign, out->from_version, tensors, n,
+                                        progress, &report, err);
     out->version = out->from_version;
     out->is_compared = true;
-    dw_peer_publish_report report;
-    status = publish_proven(t->peer_publisher, out->from_version, &report, err);
     out->is_whole = report.is_whole;
-    out->was_there = report.was_there;
     out->n_changed = report.n_changed;
     out->n_objects = report.n_objects;
     out->n_bytes = report.n_bytes;
@@ -451,10 +426,10 @@ dw_status cli_target_write(cli_target *t, const cli_source *source,
     const dw_tensor *tensors = cli_source_tensors(source, &n);
     *out = (cli_mirrored){.from_version = cli_source_version(source)};
     forget_moved(t, tensors, n);
-    dw_status status = t->is_peer ? write_peer(t, source, progress, out, err)
-                                  : write_stream(t, source, progress, out, err);
-    /* after an error, a new publisher finds out the state */
+    dw_status status = t->format ? write_foreign(t, source, progress, out, err)
+                                 : write_stream(t, source, progress, out, err);
+    /* after an error, a new one finds out the state */
     if (status != DW_OK)
-        close_publishers(t);
+        close_writers(t);
     return status;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <deltawire/checkpoint.h>
-#include "compat/peer.h"
+#include "formats/formats.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -21,6 +21,8 @@ const cli_option cli_store_options[] = {
     {CLI_OPTION(TEXT, dw_store_options, region, "region", "NAME", "its region")},
     {CLI_OPTION(TEXT, dw_store_options, profile, "profile", "NAME",
                 "take credentials and settings from this profile in ~/.aws")},
+    {CLI_OPTION(FLAG, dw_store_options, anonymous, "anonymous", NULL,
+                "send requests without credentials; only for public buckets")},
     {CLI_OPTION(MS, dw_store_options, deadline_ms, "timeout", "S",
                 "stop retrying a request after S seconds (180)")},
     {0},
@@ -53,11 +55,11 @@ static bool has_scheme(const char *text)
 
 bool cli_is_foreign(dw_store *store, const char **system)
 {
-    dw_peer_format format;
-    if (dw_peer_detect(store, &format, NULL) != DW_OK)
+    const dw_format *format;
+    if (dw_format_detect(&format, store, NULL) != DW_OK)
         return false;
     if (system)
-        *system = dw_peer_format_name(format);
+        *system = dw_format_name(format);
     return true;
 }
 
@@ -183,7 +185,8 @@ int cli_stream_fail(const cli_session *s, const dw_error *err, const char *url)
     const bool elsewhere = err->where[0] && !strstr(err->where, url) &&
                            strncmp(err->where, "objects/", 8) != 0;
     const bool verifies = strcmp(s->verb, "verify") == 0;
-    const bool logs = strcmp(s->verb, "log") == 0;
+    /* a publish that is refused for its key says what to do */
+    const bool logs = strcmp(s->verb, "log") == 0 || strcmp(s->verb, "publish") == 0;
     const bool lacks_object =
         err->code == DW_NOT_FOUND &&
         (strstr(err->where, "/objects/") || strstr(err->where, "/ways/"));

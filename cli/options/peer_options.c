@@ -22,13 +22,13 @@ static int choose(const cli_session *s, const char *option, const char *text,
     return strcmp(text, first) == 0 ? 0 : 1;
 }
 
-static void read_trl(dw_peer_publish_options *out, const cli_peer_options *o,
+static void read_trl(dw_foreign_options *out, const cli_peer_options *o,
                      const cli_session *s)
 {
-    if (o->trl)
-        out->trl_layout = choose(s, "--trl", o->trl, "v1", "v3") == 0 ? 1 : 3;
-    if (out->trl_layout == 1)
+    if (o->trl && choose(s, "--trl", o->trl, "v1", "v3") == 0) {
+        out->trl_layout = 1;
         out->trl_codec = DW_CODEC_RAW;
+    }
     if (o->codec)
         out->trl_codec = choose(s, "--codec", o->codec, "gap", "raw") == 0 ? DW_CODEC_GAP
                                                                            : DW_CODEC_RAW;
@@ -36,32 +36,23 @@ static void read_trl(dw_peer_publish_options *out, const cli_peer_options *o,
         cli_usage_error(s, "--trl v1 has no codec gap: take v3");
 }
 
-static void read_slime(dw_peer_publish_options *out, const cli_peer_options *o,
-                       const cli_session *s)
+dw_foreign_options cli_peer_options_read(const cli_peer_options *o, const cli_session *s,
+                                         const dw_format *format)
 {
-    if (o->codec)
-        out->delta = choose(s, "--codec", o->codec, "xor", "overwrite") == 0
-                         ? DW_PEER_XOR
-                         : DW_PEER_OVERWRITE;
-}
-
-dw_peer_publish_options cli_peer_options_read(const cli_peer_options *o,
-                                              const cli_session *s, dw_peer_format format)
-{
-    dw_peer_publish_options out;
-    dw_peer_publish_options_init(&out, format);
-    if (format != DW_PEER_TRL && o->trl)
-        cli_usage_error(s, "--trl: %s has no such choice", dw_peer_format_name(format));
-    if (format == DW_PEER_TRL)
+    dw_foreign_options out = {
+        .n_threads = s->n_threads, .trl_layout = 3, .trl_codec = DW_CODEC_GAP};
+    const bool is_trl = format == dw_format_named("trl");
+    if (!is_trl && o->trl)
+        cli_usage_error(s, "--trl: %s has no such choice", dw_format_name(format));
+    if (is_trl)
         read_trl(&out, o, s);
-    else
-        read_slime(&out, o, s);
+    else if (o->codec)
+        out.overwrite = choose(s, "--codec", o->codec, "xor", "overwrite") == 1;
     if (o->whole_every) {
         uint64_t n = cli_parse_count(s, "--whole-every", o->whole_every);
         if (n > 1000000000)
             cli_usage_error(s, "--whole-every: at most 1000000000");
         out.whole_every = (unsigned)n;
     }
-    out.n_threads = s->n_threads;
     return out;
 }

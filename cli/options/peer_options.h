@@ -2,7 +2,7 @@
 #ifndef CLI_PEER_OPTIONS_H
 #define CLI_PEER_OPTIONS_H
 
-#include "compat/peer_publish.h"
+#include "formats/formats.h"
 
 #include "command_line.h"
 
@@ -16,8 +16,7 @@ typedef struct cli_peer_options {
 extern const cli_option cli_peer_rows[]; /* of a cli_peer_options, but for --as */
 
 /* Fills the options for FORMAT. A wrong one is a usage error. */
-dw_peer_publish_options cli_peer_options_read(const cli_peer_options *options,
-                                              const cli_session *s,
-                                              dw_peer_format format);
+dw_foreign_options cli_peer_options_read(const cli_peer_options *options,
+                                         const cli_session *s, const dw_format *format);
 
 #endif

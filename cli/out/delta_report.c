@@ -80,10 +80,11 @@ void cli_delta_report_print(const cli_delta_report *r, uint64_t full_bytes)
                   cli_format_count(a, info->n_bytes),
                   cli_bits_a_change(info->n_bytes, info->n_changed));
     if (full_bytes > 0)
-        cli_print_row("full model", "%s: %.1f times as much",
+        cli_print_row("full model", "%s, %.1f times the size of this delta",
                       cli_format_size(a, full_bytes),
                       cli_ratio((double)full_bytes, (double)info->n_bytes));
-    cli_print_row("TRL raw", "%s: %.1f times as much", cli_format_size(a, r->n_trl_bytes),
+    cli_print_row("TRL raw", "%s, %.1f times the size of this delta",
+                  cli_format_size(a, r->n_trl_bytes),
                   cli_ratio((double)r->n_trl_bytes, (double)info->n_bytes));
     if (info->codec == DW_CODEC_CLASS)
         cli_print_row("blocks",

@@ -46,6 +46,7 @@ int cli_exit_code(dw_status code)
 const char *cli_text_with_flags(char out[DW_ERROR_TEXT_SIZE], const char *text)
 {
     static const char *const flags[][2] = {
+        {"name an empty directory with `baseline_dir`", "add --new"},
         {"`base`", "--base"},
         {"`baseline_dir`", "--baseline"},
         {"`fold_every`", "--fold"},

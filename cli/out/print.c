@@ -80,6 +80,11 @@ void cli_print_text_row(const char *label, const char *text)
     cli_print_line(text);
 }
 
+const char *cli_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 double cli_ratio(double a, double b)
 {
     return b > 0 ? a / b : 0;

@@ -32,6 +32,9 @@ void cli_print_row(const char *label, const char *format, ...)
 /* The same with text from outside. */
 void cli_print_text_row(const char *label, const char *text);
 
+/* The ending of a word that N counts: "" or "s". */
+const char *cli_plural(uint64_t n);
+
 /* A / B, or 0 if B is 0. */
 double cli_ratio(double a, double b);
 

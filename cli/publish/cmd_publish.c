@@ -141,13 +141,14 @@ static void print_rows(const cli_published *done, const char *url)
                       cli_format_count(a, r->n_changed),
                       cli_format_count(b, done->n_model_elems),
                       100 * cli_ratio((double)r->n_changed, (double)done->n_model_elems));
-    cli_print_row("size", "%s bytes in %" PRIu64 " objects",
-                  cli_format_count(a, r->n_bytes), r->n_objects);
+    cli_print_row("size", "%s bytes in %" PRIu64 " object%s",
+                  cli_format_count(a, r->n_bytes), r->n_objects,
+                  cli_plural(r->n_objects));
     if (done->n_files > 0)
         cli_print_row("files", "%zu, %s stored", done->n_files,
                       cli_format_size(a, r->n_file_bytes));
     if (r->n_bytes > 0)
-        cli_print_row("full model", "%s: %.1f times as much",
+        cli_print_row("full model", "%s, %.1f times the size of this version",
                       cli_format_size(a, done->n_model_bytes),
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
     cli_print_row("state", "%016" PRIx64, r->state);
@@ -234,6 +235,8 @@ static const cli_option options[] = {
                 "the trainer's own number of this version")},
     {CLI_OPTION(TEXT, arguments, publish.notes, "notes", "TEXT",
                 "free text, up to 4096 bytes")},
+    {CLI_OPTION(FLAG, arguments, publish.begin_new, "new", NULL,
+                "begin a new stream, also where one was removed")},
     {CLI_OPTION(
         MAYBE, arguments, base, "base", "NAME",
         "a new stream: upload nothing, followers have CKPT; NAME says which it is "

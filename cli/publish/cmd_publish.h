@@ -25,6 +25,8 @@ typedef struct cli_publish {
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
     dw_digest past_state; /* DW_NO_VERSION: none */
     uint64_t expect_head; /* DW_CONFLICT if the head is another; DW_NO_VERSION: any */
+    bool begin_new;       /* refuse a stream that is there; set the baseline of one that
+                             is gone aside */
     bool leave_files;     /* the version has the companion files of its parent */
     uint64_t known_head; /* known to have existed: a stream without it is absent or rolled
                             back; DW_NO_VERSION: none */

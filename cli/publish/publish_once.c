@@ -344,7 +344,7 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
 {
     cli_cache_state state;
     dw_status status = cli_cache_use(dir, dw_store_url(store), &state, err);
-    if (status == DW_OK && !state.is_new && state.same_parent &&
+    if (status == DW_OK && !state.is_new && (state.same_parent || p->begin_new) &&
         p->expect_head == DW_NO_VERSION) {
         if (is_removed(store)) {
             status = cli_cache_set_aside(dir, err);
@@ -360,6 +360,22 @@ static dw_status prepare_cache(const cli_publish *p, const cli_session *s,
     return status;
 }
 
+/* With --new: there must be no stream. The user's own baseline of an older one is set
+ * aside; prepare_cache does that for one in the cache. */
+static dw_status begin_new(const cli_publish *p, dw_store *store, dw_error *err)
+{
+    dw_status status = dw_store_stat(store, "stream.json", NULL, NULL, err);
+    if (status == DW_OK)
+        return dw_fail(err, DW_CONFLICT, p->url,
+                       "there is a stream already. Without --new the checkpoint becomes "
+                       "its next version");
+    if (status != DW_NOT_FOUND)
+        return status;
+    if (!p->baseline || rmdir(p->baseline) == 0 || access(p->baseline, F_OK) != 0)
+        return DW_OK;
+    return cli_cache_set_aside(p->baseline, err);
+}
+
 static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store *store,
                             const cli_weights *weights, cli_published *out, dw_error *err)
 {
@@ -368,8 +384,10 @@ static dw_status publish_at(const cli_publish *p, const cli_session *s, dw_store
     if (!p->baseline && !(own = default_baseline(p, store, err)))
         return err->code;
     const char *baseline = p->baseline ? p->baseline : own;
-    dw_status status = own ? prepare_cache(p, s, store, own, &is_new, err)
-                           : cli_path_make_directories(baseline, err);
+    dw_status status = p->begin_new ? begin_new(p, store, err) : DW_OK;
+    if (status == DW_OK)
+        status = own ? prepare_cache(p, s, store, own, &is_new, err)
+                     : cli_path_make_directories(baseline, err);
     if (status == DW_OK)
         status = publish_weights(p, s, store, weights, baseline, out, err);
     if (status == DW_OK && is_new)

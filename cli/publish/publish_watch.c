@@ -131,8 +131,10 @@ static dw_status deal_with(cli_publish *p, const cli_session *s, cli_watch *watc
     o.status = cli_publish_once(p, s, item->path, &o.done, &o.err);
     p->step = NULL;
     p->expect_head = o.status == DW_OK ? o.done.report.version : DW_NO_VERSION;
-    if (o.status == DW_OK)
+    if (o.status == DW_OK) {
         p->known_head = o.done.report.version;
+        p->begin_new = false;
+    }
     if (o.status == DW_OK) {
         cli_outage_end(outage, s);
         cli_watch_done(item);
@@ -278,16 +280,40 @@ static void report_start(const cli_watch *watch, const cli_session *s)
             n_done, n_done > 1 ? "s" : "", n_done > 1 ? "them" : "it");
 }
 
-/* Does not publish again what an earlier watch published. */
+/* A directory that is not there yet has no checkpoints: some trainers make it with the
+ * first one. */
+static dw_status look_first(cli_watch *watch, dw_error *err)
+{
+    dw_status status = cli_watch_look(watch, err);
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+static dw_status wait_for_dir(const cli_watch *watch, const cli_session *s, dw_error *err)
+{
+    dw_error reported;
+    dw_fail(&reported, DW_OK, watch->dir, "it is not there yet: waiting for it");
+    if (!s->quiet)
+        cli_report_error(s, "waiting", watch->dir, &reported);
+    while (is_gone(watch->dir) && !cli_signal())
+        cli_sleep(T_LOOK);
+    return cli_check_signal(err);
+}
+
+/* Does not publish again what an earlier watch published. Looks at the stream first: it
+ * is better to fail now than when the first checkpoint comes. */
 static dw_status start(cli_watch *watch, cli_publish *p, const cli_session *s,
                        cli_outage *outage, dw_error *err)
 {
-    dw_status status = cli_watch_look(watch, err);
+    dw_status status = look_first(watch, err);
     while (status == DW_OK &&
            (status = skip_published(watch, p, err)) == DW_UNAVAILABLE) {
         cli_outage_add(outage, s, err);
         cli_outage_sleep(outage);
-        status = cli_signal() ? cli_check_signal(err) : cli_watch_look(watch, err);
+        status = cli_signal() ? cli_check_signal(err) : look_first(watch, err);
+    }
+    if (status == DW_OK && is_gone(watch->dir)) {
+        status = wait_for_dir(watch, s, err);
+        return status == DW_OK ? start(watch, p, s, outage, err) : status;
     }
     if (status == DW_OK)
         report_start(watch, s);

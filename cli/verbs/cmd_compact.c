@@ -57,8 +57,8 @@ static void print_line(const dw_edge *made, double seconds)
         printf("anchor of version %" PRIu64, made->to);
     else
         printf("fold from version %" PRIu64 " to %" PRIu64, made->from, made->to);
-    printf(": %s in %" PRIu64 " objects, %.3f s\n", cli_format_size(size, made->n_bytes),
-           made->n_objects, seconds);
+    printf(": %s in %" PRIu64 " object%s, %.3f s\n", cli_format_size(size, made->n_bytes),
+           made->n_objects, cli_plural(made->n_objects), seconds);
     fflush(stdout);
 }
 

@@ -37,8 +37,9 @@ static void print_report(const cli_session *s, const arguments *a,
     cli_print_line(a->to_url);
     if (report->head != DW_NO_VERSION)
         cli_print_row("version", "%" PRIu64, report->head);
-    cli_print_row("copied", "%" PRIu64 " objects, %s, in %.3f s", report->n_objects,
-                  cli_format_size(size, report->n_bytes), t_copy);
+    cli_print_row("copied", "%" PRIu64 " object%s, %s, in %.3f s", report->n_objects,
+                  cli_plural(report->n_objects), cli_format_size(size, report->n_bytes),
+                  t_copy);
     cli_print_row("present", "%" PRIu64 " objects before", report->n_present);
 }
 

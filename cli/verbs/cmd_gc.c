@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <deltawire/stream.h>
 
@@ -63,6 +64,26 @@ static void warn_ahead(const cli_session *s, const arguments *a,
     cli_warn(s, list, &err);
 }
 
+/* Why the floor is not higher, and what to do about it. */
+static void print_held_by(const char *held_by, const arguments *a)
+{
+    char text[2 * DW_ERROR_WHERE_SIZE];
+    if (strcmp(held_by, "anchor") == 0)
+        snprintf(text, sizeof text,
+                 "no newer version is stored whole, so all later ones need this one. "
+                 "`deltawire compact %.400s --anchor` stores the newest; then run gc "
+                 "again",
+                 a->stream.url);
+    else if (strcmp(held_by, "keep") == 0)
+        snprintf(text, sizeof text, "--keep %" PRIu64, a->collect.n_keep);
+    else
+        snprintf(text, sizeof text,
+                 "%.200s. If it is gone: deltawire gc %.400s --forget ID", held_by,
+                 a->stream.url);
+    if (held_by[0])
+        cli_print_text_row("held by", text);
+}
+
 static void print_report(const cli_session *s, const arguments *a,
                          const dw_collect_report *report, json_t *keys)
 {
@@ -91,13 +112,12 @@ static void print_report(const cli_session *s, const arguments *a,
         return;
     char size[CLI_NUMBER_SIZE];
     cli_print_line(a->stream.url);
-    cli_print_row("removed", "%" PRIu64 " objects, %s%s", report->n_objects,
-                  cli_format_size(size, report->n_bytes),
+    cli_print_row("removed", "%" PRIu64 " object%s, %s%s", report->n_objects,
+                  cli_plural(report->n_objects), cli_format_size(size, report->n_bytes),
                   a->collect.dry_run ? " (not yet: this was a dry run)" : "");
     cli_print_row("floor", "version %" PRIu64 ", before %" PRIu64, report->floor,
                   report->old_floor);
-    if (held_by[0])
-        cli_print_text_row("held by", held_by);
+    print_held_by(held_by, a);
     if (report->bad_anchor != DW_NO_VERSION)
         cli_print_row("damaged",
                       "the anchor of version %" PRIu64

@@ -6,6 +6,8 @@
 
 #include <deltawire/stream.h>
 
+#include "agent/agent.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "command_line.h"
 #include "commands.h"
@@ -157,6 +159,7 @@ static void add_follower(void *context, const dw_follower_info *info)
     double age = cli_age(info->time);
     cli_json_real(row, "age_seconds", age < 0 ? NAN : age);
     cli_json_text(row, "status", info->status);
+    cli_json_flag(row, "silent", dw_follower_is_silent(info, dw_wall_clock_ms()));
     cli_json_text(row, "message", info->message);
     if (json_array_append_new(f->followers, row) != 0)
         dw_fail_memory(&f->fault, "followers");
@@ -265,8 +268,16 @@ static void print_follower(const json_t *row)
         printf(": version %" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT " behind",
                json_integer_value(version),
                json_integer_value(json_object_get(row, "lag")));
-    fputs(", ", stdout);
-    cli_print_text(stdout, member(row, "status"));
+    if (json_is_true(json_object_get(row, "silent"))) {
+        fputs(", silent since ", stdout);
+        cli_print_text(stdout, member(row, "time"));
+        fputs(" (was ", stdout);
+        cli_print_text(stdout, member(row, "status"));
+        putchar(')');
+    } else {
+        fputs(", ", stdout);
+        cli_print_text(stdout, member(row, "status"));
+    }
     printf(", %s ago, host ", cli_format_age(age, cli_age(member(row, "time"))));
     cli_print_text(stdout, member(row, "host"));
     if (member(row, "message")[0]) {

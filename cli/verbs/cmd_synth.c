@@ -33,6 +33,7 @@ typedef struct arguments {
     bool write_deltas, write_checkpoints;
     cli_codec_choice choice;
     dw_diff_options diff;
+    cli_progress bar; /* of one pass over the weights */
 } arguments;
 
 static void parse_write(arguments *a, const cli_session *s, const char *what)
@@ -127,14 +128,16 @@ typedef struct step_report {
     cli_delta_report delta;
 } step_report;
 
-static dw_status do_step(step_report *out, const arguments *a, synth_run *run,
-                         uint64_t step, dw_error *err)
+static dw_status do_step(step_report *out, arguments *a, const cli_session *s,
+                         synth_run *run, uint64_t step, dw_error *err)
 {
     size_t n_tensors;
     const dw_tensor *tensors = synth_run_tensors(run, &n_tensors);
     char name[32];
     snprintf(name, sizeof name, "step_%06" PRIu64, step);
+    a->bar = cli_progress_start(s, "training");
     dw_status status = synth_run_step(run, &out->stats, err);
+    cli_progress_end(&a->bar);
     if (status != DW_OK)
         return status;
 
@@ -186,7 +189,7 @@ static json_t *step_json(const step_report *r, uint64_t step)
 }
 
 /* Adds a row for each step to STEPS. If that is NULL, prints them, unless S is quiet. */
-static dw_status run_steps(const arguments *a, const cli_session *s, synth_run *run,
+static dw_status run_steps(arguments *a, const cli_session *s, synth_run *run,
                            json_t *steps, dw_error *err)
 {
     dw_status status = prepare(a, run, err);
@@ -194,7 +197,7 @@ static dw_status run_steps(const arguments *a, const cli_session *s, synth_run *
         step_report report;
         status = cli_check_signal(err);
         if (status == DW_OK)
-            status = do_step(&report, a, run, step, err);
+            status = do_step(&report, a, s, run, step, err);
         if (status != DW_OK)
             break;
         if (steps)
@@ -223,10 +226,14 @@ static int run(cli_session *s)
     a.synth.n_threads = a.diff.n_threads = s->n_threads;
     dw_error err;
     synth_run *model;
-    if (synth_run_new(&model, &a.synth, &err) != DW_OK)
+    a.bar = cli_progress_start(s, "making the model");
+    a.synth.progress = cli_progress_hook(&a.bar);
+    dw_status status = synth_run_new(&model, &a.synth, &err);
+    cli_progress_end(&a.bar);
+    if (status != DW_OK)
         return cli_fail(s, &err, NULL, NULL);
     json_t *steps = s->json ? json_array() : NULL;
-    dw_status status = run_steps(&a, s, model, steps, &err);
+    status = run_steps(&a, s, model, steps, &err);
     synth_run_free(model);
     if (status != DW_OK) {
         json_decref(steps);

@@ -18,7 +18,10 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+try:
+    from trl import AsyncGRPOConfig, AsyncGRPOTrainer
+except ImportError:  # before 1.18
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 import deltawire.trl
 import without_gpu
@@ -147,7 +150,7 @@ def main() -> None:
         output_dir=given.out, max_steps=given.steps, learning_rate=given.lr,
         per_device_train_batch_size=given.batch, num_generations=given.generations,
         max_completion_length=given.tokens, logging_steps=1, report_to="none",
-        save_strategy="no", disable_tqdm=True, vllm_server_base_url=servers[0],
+        save_strategy="no", disable_tqdm=True, vllm_server_base_url=transfer.gate(),
         **({} if torch.cuda.is_available() else {"use_cpu": True, "bf16": False}))
     prompt = wordle.TOOL_PROMPT if given.tools else wordle.PROMPT
     data = Dataset.from_dict({
@@ -155,8 +158,8 @@ def main() -> None:
     trainer = AsyncGRPOTrainer(
         given.model, None if given.tools else wordle.first_guess, args, data,
         environment_factory=wordle.Wordle if given.tools else None,
-        callbacks=[table], weight_transfer=transfer)
-    deltawire.trl.RolloutWorker.replace(trainer, servers=servers)
+        callbacks=[table])
+    transfer.attach(trainer)
     start = time.monotonic()
     trainer.train()
     if not trainer.accelerator.is_main_process:

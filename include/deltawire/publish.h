@@ -12,11 +12,12 @@
  * and the earlier one gets DW_CONFLICT (docs/PROTOCOL.md).
  *
  * A publisher belongs to one thread at a time, but any thread may call dw_publisher_wait,
- * _captured, _idle and _cancel.
+ * _captured and _cancel.
  */
 #ifndef DELTAWIRE_PUBLISH_H
 #define DELTAWIRE_PUBLISH_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,10 +89,10 @@ typedef struct dw_publisher dw_publisher;
 
 /* What a publish does if the one before is not committed yet. */
 typedef enum dw_when_busy {
-    DW_BUSY_WAIT = 0, /* wait for it */
-    DW_BUSY_SKIP = 1, /* publish nothing now: the next delta covers this step */
-    DW_BUSY_FOLD = 2, /* cancel it, unless it is being committed or restarts the stream,
-                         and publish both as one */
+    DW_BUSY_WAIT = 0, /* wait for it, at most max_wait_ms: then publish nothing now. The
+                         next version covers this step */
+    DW_BUSY_FOLD = 1, /* the same, but cancel it first, unless it is being committed or
+                         restarts the stream, and publish both as one */
 } dw_when_busy;
 
 /* How version 0 of a new stream is made. */
@@ -145,6 +146,9 @@ typedef struct dw_publish_options {
                                  which keeps one copy of the model here, and two while it
                                  folds. NULL: baseline_dir, or TMPDIR */
     dw_when_busy when_busy;
+    unsigned max_wait_ms; /* how long a publish may hold its caller because of the version
+                             before; UINT_MAX, the default: no limit; 0: not at all. Ranks
+                             decide together, and so need `agree` for a limit */
     const dw_sign_key *sign_key; /* or NULL; must outlive the publisher */
     dw_trust trust;              /* for the versions that are there */
     bool new_key;                /* allow that the newest version is signed by another key
@@ -216,8 +220,8 @@ typedef struct dw_publish_options {
                                          and nothing is published. A config.json among
                                          the companion files gets a
                                          `quantization_config`. Borrowed for the call */
-    dw_agree_fn agree; /* of ranks that quantise: all of them set it. NULL: DW_INVALID if
-                          their shards share blocks or rows */
+    dw_agree_fn agree; /* of ranks that quantise, or have a limit of waiting: all of them
+                          set it. NULL: DW_INVALID if their shards share blocks or rows */
     void *agree_context;
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
@@ -229,6 +233,7 @@ static inline void dw_publish_options_init(dw_publish_options *options)
     memset(options, 0, sizeof *options);
     options->struct_bytes = sizeof *options;
     options->fork_version = DW_NEWEST;
+    options->max_wait_ms = UINT_MAX;
     options->fold_every = 16;
     options->anchor_factor = 0.1;
     options->sweep_every = 64;
@@ -303,6 +308,8 @@ typedef struct dw_publish_note {
                                         devices that it does not name: the default
                                         stream. Borrowed for the call */
     size_t n_streams;
+    dw_progress progress; /* called with 0 of 0 while the call waits for the version
+                             before; it can end the wait: DW_CANCELLED */
 } dw_publish_note;
 
 static inline void dw_publish_note_init(dw_publish_note *note)
@@ -311,7 +318,7 @@ static inline void dw_publish_note_init(dw_publish_note *note)
     note->struct_bytes = sizeof *note;
 }
 
-#define DW_TICKET_SKIPPED 0 /* nothing is published (DW_BUSY_SKIP) */
+#define DW_TICKET_SKIPPED 0 /* max_wait_ms passed: the next version covers this step */
 
 /* Publishes the weights as they are, and returns a ticket for the version. The weights
  * must not change until dw_publisher_captured reports it. NOTE may be NULL. After
@@ -348,7 +355,10 @@ typedef struct dw_publish_report {
     uint64_t upkeep_behind; /* for how many versions a fold or an anchor has been due
                                that is not made yet; 0: none is due */
     uint64_t n_file_bytes;  /* of the companion files that were stored with it */
-    uint64_t reserved[2];
+    uint64_t n_merged;      /* earlier publishes that became no version of their own: this
+                               one covers them */
+    uint64_t waited_ms;     /* how long this and those publishes waited for the version
+                               before */
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.
@@ -366,10 +376,6 @@ DW_API dw_status dw_publisher_wait(dw_publisher *publisher, uint64_t ticket,
  * Waits until no version is under way and no upkeep is due. Reports what went wrong with
  * upkeep since the last call; that harms no version, and the next version tries again. */
 DW_API dw_status dw_publisher_drain(dw_publisher *publisher, dw_error *err);
-
-/* Waits until a publish would not have to wait: no version is under way. False if
- * TIMEOUT_MS passed first (UINT_MAX: no limit). Upkeep may go on. */
-DW_API bool dw_publisher_idle(dw_publisher *publisher, unsigned timeout_ms);
 
 /* Cancels the version in progress, unless it is being committed or restarts the stream.
  * Its result becomes DW_CANCELLED, and the next publish covers it. Does not wait. */

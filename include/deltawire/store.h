@@ -31,6 +31,16 @@ typedef struct dw_store dw_store;
 
 /* ---- opening ---------------------------------------------------------------- */
 
+/* Keys from the caller's own source. */
+typedef struct dw_credentials {
+    const char *access_key, *secret_key;
+    const char *session_token; /* or NULL */
+    int64_t expires_ms;        /* since 1970; 0: not known */
+    /* Called when the strings were copied; may be NULL. */
+    void (*release)(struct dw_credentials *credentials);
+    void *owner; /* for RELEASE */
+} dw_credentials;
+
 /* NULL and 0 mean the default. */
 typedef struct dw_store_options {
     size_t struct_bytes;    /* set by dw_store_options_init */
@@ -50,6 +60,12 @@ typedef struct dw_store_options {
      * NULL. */
     void (*on_wait)(void *context, const dw_error *wait);
     void *on_wait_context;
+    /* s3: asks for the keys in place of the environment and files: at the first request,
+     * before they expire, and after a server refused them. May be called from any thread,
+     * but never twice at once. DW_UNAVAILABLE: it is called again soon. */
+    dw_status (*credentials)(void *context, dw_credentials *out, dw_error *err);
+    void *credentials_context;
+    bool anonymous; /* s3: requests are not signed; only for public buckets */
 } dw_store_options;
 
 static inline void dw_store_options_init(dw_store_options *options)

@@ -8,12 +8,16 @@ import warnings
 from pathlib import Path
 from typing import Any, Iterator
 
+from . import _peft
+
 
 def _save_config(model: Any, into: str, dtype: Any) -> None:
     config = copy.deepcopy(getattr(model, "config", None))
     if hasattr(config, "save_pretrained"):
         if not getattr(config, "architectures", None):
             config.architectures = [type(model).__name__]
+        if _peft.unties(model):
+            config.tie_word_embeddings = False
         if dtype is not None and _is_float32(model):
             setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)
         config.save_pretrained(into)
@@ -38,6 +42,8 @@ def saved_files(
     as; None: as they are. What cannot be saved is left out, with a warning."""
     while hasattr(model, "module") or hasattr(model, "_orig_mod"):
         model = getattr(model, "module", None) or model._orig_mod
+    if _peft.has_adapters(model) and hasattr(model, "get_base_model"):
+        model = model.get_base_model()
     with tempfile.TemporaryDirectory(prefix="deltawire-files-") as into:
         for save, part in ((lambda *a: _save_config(*a, dtype), model),
                            (_save, getattr(model, "generation_config", None)),

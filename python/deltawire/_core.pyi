@@ -216,7 +216,12 @@ class Store:
         part_bytes: int = 0,
         tries: int = 0,
         deadline: float = 0,
-    ) -> Self: ...
+        credentials: Callable[[], tuple[Any, ...]] | Any = None,
+        anonymous: bool = False,
+    ) -> Self:
+        """`credentials` is a botocore session, or a function that returns (key, secret,
+        token or None, expiry as a datetime, seconds since 1970 or None). It is asked at the
+        first request, before the expiry, and after a server refused the keys."""
     @property
     def url(self) -> str: ...
     @property

@@ -59,6 +59,15 @@ class Part:
         """Whether this rank's data can be published in place."""
         return self._rows is None
 
+    @property
+    def rows(self) -> slice | None:
+        """The rows of the tensor that this rank has; None if they are not in one piece."""
+        if self._rows is not None or not self.tensor.dim():
+            return None
+        first = self.first // max(math.prod(self.tensor.shape[1:]), 1)
+        n = self.tensor.to_local().shape[0] if is_sharded(self.tensor) else self.tensor.shape[0]
+        return slice(first, first + n)
+
     def local(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """This rank's rows. A collective call if other ranks have some of them."""
         tensor = self.tensor.detach()

@@ -7,7 +7,6 @@ another trainer took the stream over.
 from __future__ import annotations
 
 import logging
-import re
 import time
 import warnings
 from collections import deque
@@ -17,7 +16,7 @@ from . import _core
 
 log = logging.getLogger("deltawire")
 
-SLOW_S = 5.0  # a longer wait for the store is logged
+UNCHANGED_MAX = 20  # so many versions in a row without a change are reported
 
 OnError = Callable[[_core.Error], object]
 
@@ -28,14 +27,22 @@ class PublishWarning(UserWarning):
 
 
 class Outcomes:
-    """The outcomes of a publisher's versions, in order."""
+    """The outcomes of a publisher's versions, in order.
+
+    An outage begins with a version that failed, or that held training for too long, and ends with
+    the next version that is committed. It is warned of once; its end is logged."""
 
     def __init__(self, native: _core.Publisher, on_error: OnError | None = None) -> None:
         self._native, self._on_error = native, on_error
         self._open: deque[int] = deque()  # tickets of versions that may still be in progress
         self._seen = 0  # the last ticket that was in it
-        self._warned: set[str] = set()
         self._last_error: _core.Error | None = None
+        self.is_merged = False  # the last publish waits for a next one, which covers it
+        self._outage_since: float | None = None
+        self._n_unchanged = 0  # versions in a row
+        self._has_published = native.created or native.opening is not None
+        self.metrics = {"versions": 0, "bytes": 0, "merged_steps": 0, "waited_seconds": 0.0,
+                        "outages": 0, "outage_seconds": 0.0}
         if native.opening is not None:
             _warn_damaged(native.opening)
 
@@ -48,8 +55,9 @@ class Outcomes:
             self._open.append(ticket)
 
     def check(self) -> None:
-        """Reports each failure since the last call. Raises Conflict if another trainer took
-        the stream over. Waits for nothing. Call it between two publishes."""
+        """Reports each failure since the last call. Raises what a person must decide: Conflict if
+        another trainer took the stream over, and Denied unless an earlier version was allowed.
+        Waits for nothing. Call it between two publishes."""
         self._look()
         while self._open:
             report, error = None, None
@@ -57,18 +65,17 @@ class Outcomes:
                 report = self._native.wait(self._open[0], timeout=0)
             except TimeoutError:
                 return
-            except _core.Cancelled:
-                pass  # a later publish covers it, because of when_busy="fold"
             except _core.Error as failure:
                 error = failure
             self._open.popleft()
-            if isinstance(error, _core.Conflict):
+            if isinstance(error, _core.Conflict) or (
+                    isinstance(error, _core.Denied) and not self._has_published):
                 raise error
             self._last_error = error
-            if error is not None:
-                self._report(error)
+            if error is not None and not isinstance(error, _core.Cancelled):
+                self.failed(error)  # a later publish covers what was cancelled
             if report is not None:
-                _warn_damaged(report)
+                self._committed(report)
 
     def reported(self, ticket: int) -> None:
         """The caller has the error of this version, so there is no warning."""
@@ -77,14 +84,47 @@ class Outcomes:
             self._open.remove(ticket)
             self._last_error = None
 
-    def _report(self, error: _core.Error) -> None:
-        cause = type(error).__name__ + re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "", str(error))
-        if cause not in self._warned:
-            self._warned.add(cause)
-            warnings.warn(f"a version was not published, the next one covers it: {error}",
-                          PublishWarning, stacklevel=2)
+    def check_last(self) -> None:
+        """Raises if the last publish became no version."""
+        if self.is_merged:
+            raise _core.Unavailable("the last step was merged into the next version, and there is "
+                                    "none yet: publish() once more")
+
+    def failed(self, error: _core.Error) -> None:
+        self._begin_outage(f"a version was not published, the next one covers it: {error}")
         if self._on_error is not None:
             self._on_error(error)
+
+    def held(self, seconds: float) -> None:
+        """A version held training for as long as it may."""
+        self._begin_outage(f"a version takes longer than training may wait ({seconds:g} s): steps "
+                           "are merged into the next version until the store answers")
+
+    def _begin_outage(self, text: str) -> None:
+        if self._outage_since is None:
+            self._outage_since = time.monotonic()
+            self.metrics["outages"] += 1
+            warnings.warn(text, PublishWarning, stacklevel=2)
+
+    def _committed(self, report: _core.PublishReport) -> None:
+        m, self._has_published = self.metrics, True
+        m["versions"] += 1
+        m["bytes"] += report.n_bytes
+        m["merged_steps"] += report.n_merged
+        m["waited_seconds"] += report.waited_ms / 1000
+        self._n_unchanged = self._n_unchanged + 1 if report.unchanged else 0
+        if self._n_unchanged == UNCHANGED_MAX:
+            warnings.warn(f"the last {UNCHANGED_MAX} versions changed nothing: is this the model "
+                          "that is trained, and the learning rate above 0?", PublishWarning,
+                          stacklevel=2)
+        if self._outage_since is not None:
+            seconds = time.monotonic() - self._outage_since
+            self._outage_since = None
+            m["outage_seconds"] += seconds
+            log.warning("publishing again: version %d covers %d steps that were not published. The "
+                        "outage took %.0f s, training waited for %.1f s of it", report.version,
+                        report.n_merged, seconds, report.waited_ms / 1000)
+        _warn_damaged(report)
 
     def close(self, timeout: float | None) -> None:
         """Closes the publisher. Raises if the newest version was not published, even if that
@@ -92,6 +132,10 @@ class Outcomes:
         self._look()
         was_reported = not self._open
         self._native.close(timeout)
+        try:
+            self.check_last()
+        finally:
+            self.is_merged = False
         if was_reported and self._last_error is not None:
             error, self._last_error = self._last_error, None
             raise error
@@ -110,13 +154,3 @@ def _warn_damaged(report: _core.PublishReport) -> None:
         return
     warnings.warn(text + ". Check the memory and the disk of this machine", PublishWarning,
                   stacklevel=2)
-
-
-def wait_logged(wait: Callable[[float], bool], doing: str) -> None:
-    """Calls `wait(seconds)` until it returns true. Logs a wait that lasts long, and its end."""
-    start, seconds = time.monotonic(), SLOW_S
-    while not wait(seconds):
-        log.warning("%s: waiting for the store for %.0f s", doing, time.monotonic() - start)
-        seconds = min(2 * seconds, 300)
-    if seconds > SLOW_S:
-        log.warning("%s: done after %.0f s", doing, time.monotonic() - start)

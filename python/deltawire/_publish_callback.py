@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from transformers import TrainerCallback
@@ -50,9 +50,9 @@ class PublishCallback(TrainerCallback):
             self._publisher.close()
         model = given["model"]
         dw_torch.refuse_hidden(model.named_parameters())  # on every rank
-        if state.is_world_process_zero or _is_sharded(model):
+        if state.is_world_process_zero or is_sharded_model(model):
             options: dict[str, Any] = {
-                "names": _plain_name, "start_step": state.global_step} | self._options
+                "names": plain_name, "start_step": state.global_step} | self._options
             with saved_files(model, given.get("processing_class"),
                              options.get("dtype", torch.bfloat16)) as files:
                 if files is not None:
@@ -80,11 +80,12 @@ class PublishCallback(TrainerCallback):
         if self._publisher is None:
             return
         publisher, self._publisher = self._publisher, None
-        ends = [publisher.drain, publisher.close]
+        ends: list[Callable[[], object]] = [publisher.drain, publisher.close]
         if self._published != state.global_step or args.load_best_model_at_end:
             # the best model is other weights than the last step's: ranks need another number
             step = state.global_step + (self._published == state.global_step)
-            ends.insert(0, lambda: publisher.publish(step=step))
+            # after the version before, which would hold it
+            ends[:0] = [publisher.drain, lambda: publisher.publish(step=step)]
         errors = []
         for end in ends:  # all of them, even if one fails
             try:
@@ -104,16 +105,15 @@ class PublishCallback(TrainerCallback):
             raise error
 
     def _publish(self, step: int) -> None:
-        if self._publisher is not None:
-            self._publisher.publish(step=step)
+        if self._publisher is not None and self._publisher.publish(step=step):
             self._published = step
 
 
-def _is_sharded(model: torch.nn.Module) -> bool:
+def is_sharded_model(model: torch.nn.Module) -> bool:
     return any(hasattr(p, "device_mesh") for p in model.parameters())
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name as in checkpoints, without the prefixes that wrappers of modules add."""
     for mark in ("module.", "_orig_mod."):
         name = name.removeprefix(mark)

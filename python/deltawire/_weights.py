@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterable
 
 import torch
 
-from . import _core, _devices
+from . import _core, _devices, _peft
 
 if torch.distributed.is_available():
     from . import _dtensor
@@ -44,6 +44,8 @@ def overlapping(tensors: Iterable[Any]) -> set[int]:
 
 def all_agree(ask: Callable[[], bool], group: Any) -> bool:
     """Whether the answer is true on every rank. If it raises on one, all raise."""
+    if _dtensor is None or not _dtensor.dist.is_initialized():
+        raise ValueError("ranks need torch.distributed, initialized")
     every: list[Any] = [None] * _dtensor.dist.get_world_size(group)
     error, mine = None, ""
     try:
@@ -61,7 +63,8 @@ class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 
     Copied are tensors that the library cannot read in place (not contiguous, or not split by
-    rows), and a module's buffers, which change in every forward pass. The copy is on the same
+    rows), a module's buffers, which change in every forward pass, and weights that adapters are
+    merged into. The copy is on the same
     device, unless the library cannot use that: then it is on the host."""
 
     def __init__(
@@ -69,12 +72,13 @@ class Weights:
         find: Callable[[], dict[str, torch.Tensor]] | None = None,
         optimizer: torch.optim.Optimizer | None = None, skip_frozen: bool = True,
         every: Iterable[Any] = (), copy_masters: bool = False, devices: set[torch.device] | None = None,
+        adapters: _peft.Adapters | None = None,
     ) -> None:
         """`find` returns the current tensors, if they may have been replaced. `every` are all
         tensors of the model: one that shares its memory may change with another. `copy_masters`:
         copies of float32 stay float32, and the library rounds them. `devices`: those that the
-        library uses."""
-        self.live, self._find = dict(live), find
+        library uses. `adapters`: which of the tensors are to be merged."""
+        self.live, self._find, self._adapters = dict(live), find, adapters
         self._found: dict[str, torch.Tensor] | None = None
         self._optimizer, self._n_taken = optimizer, 0
         self.parts = {name: _dtensor.Part(name, tensor) for name, tensor in live.items()} \
@@ -86,14 +90,14 @@ class Weights:
         self.copies: dict[str, torch.Tensor] = {}
         self.in_place: dict[str, torch.Tensor] = {}
         self.devices = devices or set()
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, Any] = {}
         for name, tensor in live.items():
             is_buffer = is_module and not isinstance(tensor, torch.nn.Parameter)
             is_rows = name not in self.parts or self.parts[name].is_rows
             local = self._local(name)
             on_device = local.device in self.devices
             if (is_rows and not is_buffer and (local.is_cpu or on_device)
-                    and local.is_contiguous()):
+                    and local.is_contiguous() and self._unit(name) is None):
                 self.in_place[name] = local
             else:
                 self.copies[name] = torch.empty(
@@ -107,7 +111,8 @@ class Weights:
         shared = overlapping(every)
         self._may_freeze = [(name, tensor) for name, tensor in live.items()
                             if skip_frozen and isinstance(tensor, torch.nn.Parameter)
-                            and not is_sharded(tensor) and id(tensor) not in shared]
+                            and not is_sharded(tensor) and not tensor.is_inference()
+                            and id(tensor) not in shared]
         self.take()
 
     def _local(self, name: str) -> torch.Tensor:
@@ -115,6 +120,9 @@ class Weights:
             cast = name in self.masters and not self._copy_masters
             return self.parts[name].local(self.dtype if cast else None)
         return self.live[name].detach()
+
+    def _unit(self, name: str) -> _peft.Unit | None:
+        return None if self._adapters is None else self._adapters.unit(self.live[name])
 
     @property
     def as_bf16(self) -> set[str]:
@@ -127,11 +135,17 @@ class Weights:
         wait until they are read."""
         return any(tensor.is_cpu for tensor in self.in_place.values())
 
+    def published(self) -> dict[str, torch.Tensor]:
+        found = {name: self.copies[name] if name in self.copies else self.in_place[name]
+                 for name in self.live}
+        return {name: tensor.to(self.dtype) if name in self.masters else tensor
+                for name, tensor in found.items()}
+
     def now(self, name: str) -> Any:
         return _devices.exported(self.copies[name] if name in self.copies
                                  else self.in_place[name])
 
-    def take(self) -> tuple[list[str], dict[str, int]]:
+    def take(self) -> tuple[list[str], dict[str, Any]]:
         """Updates the copies. Returns the tensors that did not change since the last noted()
         call, and the versions to note."""
         if self._find is not None:
@@ -146,8 +160,24 @@ class Weights:
         self._n_taken += 1
         self._check_places()
         # with ranks: all of them in the same order, because it may be a collective call
-        changed = {name: self._local(name) for name in self.copies
-                   if self.parts or name not in frozen}
+        changed = [name for name in self.copies if self.parts or name not in frozen]
+        self._copy({name: self._local(name) for name in changed if self._unit(name) is None})
+        rows = {id(part.tensor): part.rows for part in self.parts.values()}
+        for unit in {id(u): u for u in map(self._unit, changed) if u is not None}.values():
+            merged = unit.merged(rows)  # one at a time, to need little memory
+            self._copy({name: self._own(name, merged[id(self.live[name])]) for name in changed
+                        if id(self.live[name]) in merged})
+        return frozen, seen
+
+    def _own(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a merged tensor."""
+        copy = self.copies[name]
+        if whole.numel() == copy.numel():
+            return whole
+        first = self.parts[name].first
+        return whole.reshape(-1)[first:first + copy.numel()].view(copy.shape)
+
+    def _copy(self, changed: dict[str, torch.Tensor]) -> None:
         casts = {name: tensor for name, tensor in changed.items()
                  if tensor.is_cpu and tensor.is_contiguous()}
         _core.cast(casts, {name: self.copies[name] for name in casts})
@@ -156,9 +186,8 @@ class Weights:
                 self.copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
         _devices.wait_for({tensor.device for name, tensor in changed.items()
                            if tensor.is_cuda and self.copies[name].is_cpu})
-        return frozen, seen
 
-    def _versions(self) -> dict[str, int]:
+    def _versions(self) -> dict[str, Any]:
         """The version of a tensor that counts as frozen while its version stays the same. Fused
         and grouped steps, and writes to a DTensor's part, do not change the version."""
         still = [(name, tensor) for name, tensor in self._may_freeze if not tensor.requires_grad]
@@ -167,14 +196,21 @@ class Weights:
         stepped = set()
         if self._optimizer is not None:
             stepped = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        return {name: tensor._version for name, tensor in still if id(tensor) not in stepped}
+        versions: dict[str, Any] = {}
+        for name, tensor in still:
+            unit = self._unit(name)
+            parts = [tensor] if unit is None else unit.tensors()
+            if not any(part.requires_grad or id(part) in stepped for part in parts):
+                versions[name] = (tuple(part._version for part in parts),
+                                  unit and unit.settings())
+        return versions
 
     def _follow_objects(self, found: dict[str, torch.Tensor]) -> None:
         """A module may have new objects under the same names. A new buffer is copied. A new
         parameter is an error, because the optimizer has the old one."""
         for name, old in self.live.items():
             new = found.get(name)
-            if new is old:
+            if new is old and (name not in self.in_place or self._unit(name) is None):
                 continue
             if (new is None or name in self.in_place or is_sharded(new) or is_sharded(old)
                     or isinstance(old, torch.nn.Parameter)
@@ -207,7 +243,7 @@ class Weights:
                 f"{list(self.in_place)[same.index(False)]!r} lies elsewhere, or in another order, "
                 "than when the publisher was made, which reads it in place: make a new publisher")
 
-    def noted(self, seen: dict[str, int]) -> None:
+    def noted(self, seen: dict[str, Any]) -> None:
         self._seen = seen
 
     def arguments(self, group: Any, same: dict[str, Any]) -> dict[str, Any]:
@@ -216,8 +252,6 @@ class Weights:
         if group is None and not self.parts:
             return {"tensors": {name: self.now(name) for name in self.live},
                     "as_bf16": self.as_bf16}
-        if _dtensor is None or not _dtensor.dist.is_initialized():
-            raise ValueError("ranks need torch.distributed, initialized")
         parts = self.parts or {name: _dtensor.Part(name, tensor)
                                for name, tensor in self.live.items()}
         found, job = _dtensor.agree(

@@ -22,8 +22,8 @@ from typing import Any, Callable, Iterable, Mapping
 
 import torch
 
-from . import _core, _devices
-from ._outcomes import OnError, Outcomes, wait_logged
+from . import _core, _devices, _peft
+from ._outcomes import OnError, Outcomes
 from ._weights import Weights, all_agree, is_sharded, span
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
@@ -64,6 +64,9 @@ def named_tensors(
     `prefix` is removed from names that have it ("module.", "_orig_mod."). `names` then maps the
     names. It is a function, which returns None to leave a tensor out, or a mapping; names that
     are not in it stay as they are."""
+    if _peft.has_adapters(model):
+        raise ValueError("the model has adapters of PEFT, and a stream has merged weights: take a "
+                         "plain model, such as the result of merge_and_unload()")
     if isinstance(model, torch.nn.Module):
         refuse_hidden(model.named_parameters())  # before a state_dict that would gather
         model = model.state_dict(keep_vars=True)
@@ -89,15 +92,18 @@ def named_tensors(
 
 class Finder:
     """named_tensors of a model, again and again: quick if its objects are the same as before. Then
-    the result is the same object, too."""
+    the result is the same object, too. `view` returns the tensors of a model whose state_dict has
+    others."""
 
-    def __init__(self, model: Any, prefix: str, names: Names) -> None:
-        self._model, self._prefix, self._names = model, prefix, names
+    def __init__(self, model: Any, prefix: str, names: Names,
+                 view: Callable[[], dict[str, torch.Tensor]] | None = None) -> None:
+        self._model, self._prefix, self._names, self._view = model, prefix, names, view
         self._last: _Found | None = None
 
     def __call__(self, anew: bool = False) -> dict[str, torch.Tensor]:
         if anew or self._last is None or not self._last.is_same():
-            tensors = named_tensors(self._model, prefix=self._prefix, names=self._names)
+            tensors = named_tensors(self._model if self._view is None else self._view(),
+                                    prefix=self._prefix, names=self._names)
             self._last = _Found(self._model, tensors)
         return self._last.tensors
 
@@ -146,6 +152,9 @@ class Publisher:
     Opening makes the model the newest version of the stream: if it differs, for example after a
     restart from an older checkpoint, it is published at once.
 
+    A model with adapters of PEFT is published merged, as a plain model under the names of the base
+    model; its own weights stay as they are.
+
     If the model has DTensors (FSDP2, tensor parallelism), every rank of `group` makes a publisher
     and publishes its own part. All parts become one version."""
 
@@ -164,6 +173,7 @@ class Publisher:
         frozen: str = "detect",
         on_error: OnError | None = None,
         baseline: str | None = None,
+        max_wait: float | None = 10,
         **options: Any,
     ) -> None:
         """`start_step` is the model's step if a run continues from a checkpoint; steps are
@@ -173,7 +183,9 @@ class Publisher:
         `baseline` says where the newest version of tensors on GPUs is kept: "device", or "host",
         which needs no room for it on the GPU, but takes longer (docs/PYTHON.md). Tensors on a GPU
         that the library cannot use are copied to the host at each publish, unless `baseline` is
-        "device". `options` are those of deltawire.Publisher."""
+        "device". `max_wait`: for so many seconds (None: no limit) the store may hold a step. Then the
+        step is merged into the next version, on all ranks alike. `options` are those of
+        deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
             raise ValueError("float32 is published as it is, or as bfloat16")
         if publish_every < 1:
@@ -181,26 +193,33 @@ class Publisher:
         if frozen not in ("detect", "never"):
             raise ValueError("frozen is 'detect' or 'never'")
 
+        _peft.refuse_option(options)
+        _refuse_swapped(model, "deltawire.torch.Publisher(model, optimizer, url=url)")
+
         is_module = isinstance(model, torch.nn.Module)
         model = model if is_module else dict(model)
-        find = Finder(model, prefix, names)
+        adapters = _peft.Adapters(model) if _peft.has_adapters(model) else None
+        find = Finder(model, prefix, names, adapters and adapters.tensors)
         if start_step is not None:
             start_step = operator.index(start_step)
+        every = list(model.parameters() if is_module else model.values())
+        if group is not None or any(map(is_sharded, every)):
+            all_agree(lambda: find() is not None, group)  # or the others would wait for this rank
         live = find()
         devices = _devices.usable(_devices.gpus_of(live.values()), baseline, options)
         self._weights = Weights(live, dtype, is_module, find if is_module else None,
-                                optimizer, frozen == "detect",
-                                model.parameters() if is_module else model.values(),
-                                bool(options.get("quantize_from_f32")), devices)
+                                optimizer, frozen == "detect", every,
+                                bool(options.get("quantize_from_f32")), devices, adapters)
         self._every, self._steps = publish_every, start_step or 0
         arguments = self._weights.arguments(
             group, {"start_step": start_step, "publish_every": publish_every})
         self._is_one_of_several = arguments.get("n_ranks", 1) > 1
-        options = {"step": start_step, "baseline": baseline or "device"} | options
+        self._max_wait = max_wait
+        options = {"step": start_step, "baseline": baseline or "device",
+                   "max_wait": max_wait} | options
         _devices.wait_for(devices)  # for whatever wrote the weights
         is_current = self._open(url, arguments, options, group)
         self._outcomes = Outcomes(self._native, on_error)
-        self._when_busy = "wait" if self._is_one_of_several else options.get("when_busy", "wait")
         self._hooks = []
         self._is_open = False  # or hooks of one that was interrupted here would publish
         if optimizer is not None:
@@ -251,15 +270,12 @@ class Publisher:
             self.publish(step=self._steps)
 
     def _wait_captured(self) -> None:
-        wait_logged(lambda seconds: self._native.captured(None, seconds),
-                    "the step before is being read")
-
-    def _wait_idle(self) -> None:
-        """Waits here, because the library would wait without a log message."""
-        if self._when_busy == "fold":
+        """A large version is read as fast as it is uploaded: a store that does not answer must
+        not hold training."""
+        if not self._native.captured(None, self._max_wait):
+            self._outcomes.held(self._max_wait)
             self._native.cancel()
-        if self._when_busy != "skip":
-            wait_logged(self._native.idle, "the version before is being uploaded")
+            self._native.captured()
 
     # ---- by hand ----------------------------------------------------------------------
 
@@ -281,24 +297,53 @@ class Publisher:
         """Publishes the weights as they are, in the background. `files` replaces the
         companion files, which otherwise stay. If there are several ranks, each calls it with the
         same step, a number that goes up; by default it is `steps`, if there is an optimizer. A
-        step that not all ranks publish is no version. Raises Conflict if another trainer took the stream over; a version
-        that failed since the last call is reported as a PublishWarning."""
+        step that not all ranks publish is no version. Returns 0 if the version before held it
+        for `max_wait`: the next version covers it. Raises Conflict if another trainer took the
+        stream over; a version that failed since the last call is a PublishWarning, once for each
+        outage."""
         if step is None and self._is_one_of_several:
             if not self._hooks:
                 raise ValueError("ranks publish one step together: give `step`, a number that is "
                                  "the same on all of them, and goes up")
             step = self._steps
         self._wait_captured()  # a copy must not change before it was read
-        self._wait_idle()
         frozen, seen = self._weights.take()
-        # after that, because it may be a collective call, and the others would wait for this rank
-        self._outcomes.check()
-        ticket = self._native.publish(
-            step=step, notes=notes, unchanged=frozen, files=files,
-            cuda_streams=_devices.streams_of(self._weights.devices))
+        fault = None
+        try:
+            self._outcomes.check()
+        except Exception as error:
+            if not self._is_one_of_several:
+                raise
+            fault = error  # after the collective calls, in which the others wait for this rank
+        try:
+            ticket = self._native.publish(
+                step=step, notes=notes, unchanged=frozen, files=files,
+                cuda_streams=_devices.streams_of(self._weights.devices))
+        except _core.Unavailable as error:
+            self._outcomes.is_merged = True
+            if self._is_one_of_several:
+                raise
+            self._outcomes.failed(error)
+            return 0
+        self._outcomes.is_merged = not ticket
         if ticket:
             self._weights.noted(seen)
+        if fault is not None:
+            raise fault
+        if not ticket:
+            self._outcomes.held(self._max_wait)
         return ticket
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Counters since the publisher was made, for a trainer's log: versions, their bytes, steps
+        that were merged into a later version, how long training waited for the store, outages."""
+        return dict(self._outcomes.metrics)
+
+    def published(self) -> dict[str, torch.Tensor]:
+        """The weights as publish() would read them now, and as they are in a stream; this rank's
+        part. Adapters are merged as of the last publish()."""
+        return self._weights.published()
 
     def captured(self, timeout: float | None = None) -> bool:
         """Whether the weights of the last publish may change."""
@@ -307,7 +352,9 @@ class Publisher:
     def wait(
         self, ticket: int | None = None, timeout: float | None = None
     ) -> _core.PublishReport:
-        """Waits until the version of the ticket, or of the last one, is committed."""
+        """Waits until the version of the ticket, or of the last publish, is committed."""
+        if ticket is None:
+            self._outcomes.check_last()
         try:
             return self._native.wait(ticket, timeout)
         except _core.Error:
@@ -339,9 +386,9 @@ def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> No
     """Refuses tensors of a state_dict that are not the model's own memory: what is written to a
     copy never reaches the model."""
     own = sorted({span(item) for module in model.modules()
-                  for table in (module._parameters, module._buffers, vars(module))
+                  for table in (module._parameters, module._buffers)
                   for item in table.values()
-                  if isinstance(item, torch.Tensor) and not is_sharded(item) and item.numel()})
+                  if item is not None and not is_sharded(item) and item.numel()})
     for i in range(1, len(own)):  # so that one look finds the longest that begins before
         if own[i][0] == own[i - 1][0] and own[i][2] < own[i - 1][2]:
             own[i] = (*own[i][:2], own[i - 1][2])
@@ -353,8 +400,13 @@ def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> No
         if i < 0 or own[i][0] != device or own[i][2] < end:
             raise ValueError(
                 f"{name!r} of state_dict() is a copy, made by a hook or an override, and not "
-                "memory that the model computes with: follow into a mapping of names to the "
-                "model's own tensors")
+                "memory of a parameter or buffer: follow into a mapping of names to the "
+                "tensors that the model computes with")
+
+
+def _refuse_swapped(model: Any, call: str) -> None:
+    if isinstance(model, (str, _core.Store)):
+        raise TypeError(f"the model comes first, then the stream, and {model!r} is a stream: {call}")
 
 
 class Target:
@@ -446,6 +498,7 @@ class Follower:
     ) -> None:
         """`options` are those of deltawire.Follower, such as `open_timeout`, `id` and `report`.
         It waits for a stream that does not exist yet."""
+        _refuse_swapped(model, "deltawire.torch.Follower(model, url)")
         self._target = Target(model, prefix, names)
         self._pause, self._resume = pause, resume
         self._paused: bool | None = False  # None: pause() or resume() did not return

@@ -1,8 +1,9 @@
 """TRL: its trainers publish into a stream, and its samples carry the version that made them.
 
     transfer = deltawire.trl.WeightTransfer("s3://bucket/run-7", engines=["http://gpu1:8000"])
-    trainer = AsyncGRPOTrainer(model, reward, args, data, weight_transfer=transfer)
-    deltawire.trl.RolloutWorker.replace(trainer, servers=["http://gpu1:8000"])   # exact tags
+    args = AsyncGRPOConfig(..., vllm_server_base_url=transfer.gate())   # exact tags
+    trainer = AsyncGRPOTrainer(model, reward, args, data)
+    transfer.attach(trainer)
 
     Trainer(model, ..., callbacks=[deltawire.trl.PublishCallback("s3://bucket/run-7")])
 
@@ -13,34 +14,30 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
 import torch
 
-from . import _core
+from transformers import TrainerCallback
+
+from . import _core, _peft
 from . import torch as dw_torch
 from ._companions import saved_files
 from ._drive import Driven, bring_all
 from ._engines import Engine, Wait, label_of
-from ._outcomes import PublishWarning, wait_logged
-from ._publish_callback import PublishCallback
+from ._outcomes import PublishWarning
+from ._publish_callback import PublishCallback, is_sharded_model, plain_name
 
 if TYPE_CHECKING:
-    from ._trl_worker import RolloutWorker
+    from ._trl_gate import Gate
 
-__all__ = ["WeightTransfer", "PublishCallback", "RolloutWorker"]
+__all__ = ["WeightTransfer", "PublishCallback"]
 
 POLL_S = 0.05
-
-
-def __getattr__(name: str) -> Any:
-    if name == "RolloutWorker":  # brings TRL's rollouts, which a callback does not need
-        from ._trl_worker import RolloutWorker
-
-        return RolloutWorker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+METHODS = ("init_weight_transfer", "pause", "send_weights", "resume", "destroy")
 
 
 class _Copies:
@@ -87,8 +84,28 @@ def _trainer_of(iterator: Any) -> Any:
     return inspect.getgeneratorlocals(iterator).get("self")
 
 
+def _attribute(owner: Any, methods: Iterable[str]) -> str | None:
+    """The name of the attribute whose object has all these methods."""
+    return next((name for name, value in vars(owner).items()
+                 if all(callable(getattr(value, method, None)) for method in methods)), None)
+
+
+def _trl() -> str:
+    return f"TRL {getattr(sys.modules.get('trl'), '__version__', 'of an unknown version')}"
+
+
+class _Closes(TrainerCallback):
+    """Closes the stream on every rank."""
+
+    def __init__(self, transfer: WeightTransfer) -> None:
+        self._transfer = transfer
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._transfer.destroy()
+
+
 class WeightTransfer:
-    """TRL's weight transfer through a stream: `AsyncGRPOTrainer(..., weight_transfer=this)`.
+    """TRL's weight transfer through a stream: `attach(trainer)` before train().
 
     Generation goes on during the transfer. A sync returns when every engine of `engines` reports
     that it serves the version, or when `followers` (a number, or ids) have reported it to the
@@ -103,7 +120,7 @@ class WeightTransfer:
     `processing_class`, unless `files` names others; `files={}` leaves them out.
 
     `away_after`: a sync does not wait for an engine that could not be reached for so many
-    seconds. When it is back, only RolloutWorker tags its samples correctly."""
+    seconds. When it is back, only a gate() tags its samples correctly."""
 
     def __init__(
         self,
@@ -124,6 +141,7 @@ class WeightTransfer:
         of float32 weights in the stream; None leaves them. `names` maps names as for
         deltawire.torch.Publisher. `on_sync` is called when a version is served. `options`
         are those of deltawire.Publisher."""
+        _peft.refuse_option(options)
         if isinstance(engines, str):
             engines = [engines]
         if isinstance(followers, str):
@@ -148,8 +166,10 @@ class WeightTransfer:
                 "stream": options.get("stream"), "interval": 0.1}
         info |= drive if isinstance(drive, Mapping) else {}
         self._driven = [Driven(engine, info) for engine in self._engines] if drive else []
-        self._copies = _Copies(dtype, names)
+        self._copies, self._names = _Copies(dtype, names), names
         self._publisher: _core.Publisher | None = None
+        self._model: dw_torch.Publisher | None = None  # publishes the trainer's model itself
+        self._gate: Gate | None = None
         self.trainer: Any = None
         """Whose model and `processing_class` have the companion files. The default is the trainer
         that sends the first weights."""
@@ -160,8 +180,8 @@ class WeightTransfer:
         self._away: list[str] = []
         self._seconds: tuple[float, float] = (0.0, 0.0)
         self.model_version = 0
-        """TRL's number of the newest version that is served: it counts syncs. Set it if a run
-        continues from a checkpoint; RolloutWorker does."""
+        """TRL's number of the newest version that is served: it counts syncs. If a run continues
+        from a checkpoint, it is the trainer's."""
         self.versions: dict[int, int] = {}
         """The stream's version of each of TRL's."""
 
@@ -191,11 +211,109 @@ class WeightTransfer:
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The weights of the newest sync, as in the stream. Do not write to them. They change
         with the next sync."""
+        if self._model is not None:
+            return self._model.published()
         return self._copies.tensors
 
     @property
     def publisher(self) -> _core.Publisher | None:
         return self._publisher
+
+    # ---- TRL's trainer ----------------------------------------------------------------
+
+    def gate(self, servers: Iterable[str] | None = None) -> str:
+        """Starts a gate in front of the servers (default: the engines), and returns its URL for
+        `vllm_server_base_url`. Samples that come through it carry the oldest version that made one
+        of their tokens, and those of weights without a version are discarded."""
+        from ._trl_gate import Gate
+
+        servers = [engine.url for engine in self._engines] if servers is None else servers
+        servers = [servers] if isinstance(servers, str) else list(servers)
+        if not servers:
+            raise ValueError("a gate wants servers=[URL, ...]")
+        if self._gate is None:
+            self._gate = Gate(servers, lambda: getattr(self._publisher, "stream_id", ""))
+        return self._gate.url
+
+    def attach(self, trainer: Any) -> None:
+        """Makes the trainer send its weights here; on every rank, before train(). If the trainer has
+        a `_sync_weight`, that is replaced, and the model is published where it is: each rank its
+        shards, adapters merged. Otherwise this replaces its object with the five methods of a
+        weight transfer, and TRL gathers the weights."""
+        is_main, cls = trainer.accelerator.is_main_process, type(trainer)
+        queue = _attribute(trainer, ("get", "put", "qsize"))
+        missing = []
+        if callable(getattr(cls, "_sync_weight", None)):
+            missing += [] if hasattr(trainer, "model_version") else ["a `model_version`"]
+            if is_main and _attribute(trainer, ("update_model_version",)) is None:
+                missing.append("a rollout worker with `update_model_version`")
+        elif is_main and _attribute(trainer, METHODS) is None:
+            missing.append(f"a `_sync_weight` or an object with {', '.join(METHODS)}")
+        if is_main and self._gate is not None and queue is None:
+            missing.append("a queue of samples")
+        if missing:
+            raise RuntimeError(
+                f"{_trl()}: {cls.__name__} has not {' and '.join(missing)}, so deltawire cannot "
+                "serve it: use TRL 1.16, or publish with PublishCallback")
+        self.trainer = trainer
+        if (name := _attribute(trainer, METHODS)) is not None:
+            setattr(trainer, name, self)
+        if hasattr(cls, "_sync_weight"):
+            trainer._sync_weight = self._sync
+            for callback in trainer.callback_handler.callbacks:  # which took the method before
+                for name, value in vars(callback).items():
+                    if getattr(value, "__func__", None) is cls._sync_weight:
+                        setattr(callback, name, self._sync)
+        if is_main and self._gate is not None:
+            from ._trl_gate import TaggedQueue
+
+            setattr(trainer, queue, TaggedQueue(getattr(trainer, queue), self._gate,
+                                                self._number_of))
+        trainer.add_callback(_Closes(self))
+
+    def _number_of(self, version: int) -> int:
+        """TRL's number of the stream's VERSION. Only one sync runs at a time, so a version newer
+        than all known ones gets the next number. A version older than all is as far back as it is
+        in the stream."""
+        known = sorted(self.versions.items())
+        if not known or version > known[-1][1]:
+            return self.model_version + 1
+        older = [number for number, other in known if other <= version]
+        return older[-1] if older else known[0][0] - (known[0][1] - version)
+
+    def _sync(self) -> None:
+        """Replaces the trainer's `_sync_weight`: on every rank, publishes the model and returns when
+        the version is served."""
+        trainer = self.trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        is_main, ranks = trainer.accelerator.is_main_process, torch.distributed
+        numbers = [trainer.model_version]
+        if ranks.is_available() and ranks.is_initialized():
+            ranks.broadcast_object_list(numbers, src=0)
+        self.model_version = numbers[0]
+        if is_main or is_sharded_model(model):
+            self._send_model(model)
+        if is_main:
+            self.resume()
+            trainer.model_version = self.model_version
+            worker = getattr(trainer, _attribute(trainer, ("update_model_version",)))
+            worker.update_model_version(self.model_version)
+
+    def _send_model(self, model: torch.nn.Module) -> None:
+        start, step = time.monotonic(), self.model_version + 1
+        if self._publisher is None:  # opening publishes the weights if they differ from the stream
+            with self._files(self.trainer) as files:
+                self._model = dw_torch.Publisher(
+                    model, url=self._store, dtype=self._copies.dtype, step=step,
+                    names=lambda name: dw_torch.renamed(plain_name(name), names=self._names),
+                    **{"max_wait": None} | files | self._options)
+            self._publisher = self._model.native
+            self._version, self._report = self._publisher.version, None
+        else:
+            self._report = self._committed(self._model.publish(step=step), step)
+            self._version = self._report.version
+        self._sent = step
+        self._seconds = (time.monotonic() - start, 0.0)
 
     # ---- TRL's protocol ---------------------------------------------------------------
 
@@ -210,9 +328,9 @@ class WeightTransfer:
         """Returns when the weights are committed as a version."""
         start = time.monotonic()
         trainer = self.trainer or _trainer_of(iterator)
+        self.model_version = getattr(trainer, "model_version", self.model_version)
         if self._publisher is not None:  # a call that was interrupted may have left it reading
-            wait_logged(lambda seconds: self._publisher.captured(None, seconds),
-                        "the step before is being read")
+            self._publisher.captured()
         self._copies.take(iterator)
         step = self.model_version + 1
         if self._publisher is None:  # opening publishes the weights if they differ from the stream
@@ -222,7 +340,7 @@ class WeightTransfer:
                     **files | self._options)
             self._version, self._report = self._publisher.version, None
         else:
-            self._report = self._publish(step)
+            self._report = self._committed(self._publisher.publish(step=step), step)
             self._version = self._report.version
         self._sent = step
         self._seconds = (time.monotonic() - start, 0.0)
@@ -238,18 +356,11 @@ class WeightTransfer:
                          self._copies.dtype) as files:
             yield {} if files is None else {"files": files}
 
-    def _publish(self, step: int) -> _core.PublishReport:
-        ticket = self._publisher.publish(step=step)
-
-        def is_committed(seconds: float) -> bool:
-            try:
-                self._publisher.wait(ticket, seconds)
-            except TimeoutError:
-                return False
-            return True
-
-        wait_logged(is_committed, f"step {step} is being uploaded to {self.url}")
-        return self._publisher.wait(ticket)
+    def _committed(self, ticket: int, step: int) -> _core.PublishReport:
+        if not ticket:
+            raise _core.Unavailable(f"{self.url}: step {step} was not published: the store cannot "
+                                    "be reached")
+        return (self._model or self._publisher).wait(ticket)
 
     def _stream(self) -> _core.Stream:
         return _core.Stream(self._store, trust=self._options.get("trust", ()),
@@ -274,9 +385,11 @@ class WeightTransfer:
     def destroy(self) -> None:
         """Waits until folds and anchors are also made, and closes the stream. Raises nothing,
         because every sync waited for its version and training has ended."""
-        publisher, self._publisher = self._publisher, None
-        if publisher is None:
+        if self._gate is not None:
+            self._gate.close()
+        if self._publisher is None:
             return
+        publisher, self._publisher = self._model or self._publisher, None
         for end in (publisher.drain, publisher.close):
             try:
                 end(self._timeout)

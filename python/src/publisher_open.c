@@ -29,6 +29,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     static char *names[] = {"store",
                             "tensors",
                             "when_busy",
+                            "max_wait",
                             "base",
                             "base_name",
                             "fork",
@@ -70,18 +71,19 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsO:Publisher", names,
-               &a->store, &a->tensors, &a->when_busy, dwpy_path_arg, &a->base,
-               &a->base_name, &a->fork, dwpy_number_arg, &o->fork_version, dwpy_path_arg,
-               &a->baseline_dir, dwpy_path_arg, &a->spool_dir, &o->fold_every,
-               &o->anchor_every, &o->anchor_factor, dwpy_path_arg, &a->sign_key,
-               &a->trust, &a->stream, &a->new_key, &a->single_writer,
-               &a->max_object_bytes, &a->max_anchor_bytes, &o->n_threads, dwpy_step_arg,
-               &a->step, &a->notes, dwpy_timeout_arg, &a->exit_ms, &a->progress,
-               &a->as_bf16, &a->shards, &a->rank, &a->n_ranks, &o->job, dwpy_timeout_arg,
-               &o->rank_timeout_ms, &o->sweep_every, &a->provenance, &a->publish_changed,
-               &a->quantize.scheme, &a->quantize.keep, &a->quantize.also,
-               &a->quantize.from_f32, &a->files, &a->baseline, &a->agree) != 0;
+               "OO|$sO&O&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsO:Publisher", names,
+               &a->store, &a->tensors, &a->when_busy, dwpy_timeout_arg, &o->max_wait_ms,
+               dwpy_path_arg, &a->base, &a->base_name, &a->fork, dwpy_number_arg,
+               &o->fork_version, dwpy_path_arg, &a->baseline_dir, dwpy_path_arg,
+               &a->spool_dir, &o->fold_every, &o->anchor_every, &o->anchor_factor,
+               dwpy_path_arg, &a->sign_key, &a->trust, &a->stream, &a->new_key,
+               &a->single_writer, &a->max_object_bytes, &a->max_anchor_bytes,
+               &o->n_threads, dwpy_step_arg, &a->step, &a->notes, dwpy_timeout_arg,
+               &a->exit_ms, &a->progress, &a->as_bf16, &a->shards, &a->rank, &a->n_ranks,
+               &o->job, dwpy_timeout_arg, &o->rank_timeout_ms, &o->sweep_every,
+               &a->provenance, &a->publish_changed, &a->quantize.scheme,
+               &a->quantize.keep, &a->quantize.also, &a->quantize.from_f32, &a->files,
+               &a->baseline, &a->agree) != 0;
 }
 
 /* The caller's function, on the thread that called the library. Its exception becomes the
@@ -105,6 +107,8 @@ static dw_status call_agree(void *context, uint32_t *maxima, size_t n, dw_error 
         err->code = DW_UNAVAILABLE;
         snprintf(err->text, sizeof err->text, "%s", line ? line : "an exception");
         PyErr_Clear();
+        if (type && PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt))
+            PyErr_SetInterrupt(); /* it is raised when the call returns */
         Py_XDECREF(text);
         Py_XDECREF(type);
         Py_XDECREF(value);
@@ -130,9 +134,9 @@ static bool to_ranks(arguments *a, publisher_object *self)
     a->options.n_ranks = a->n_ranks;
     if (a->shards == Py_None)
         a->shards = NULL;
-    if ((a->shards || a->n_ranks > 1) && self->when_busy != DW_BUSY_WAIT) {
+    if ((a->shards || a->n_ranks > 1) && a->options.when_busy != DW_BUSY_WAIT) {
         PyErr_SetString(PyExc_ValueError,
-                        "when_busy: ranks that skip apart would never meet again, so a "
+                        "when_busy: ranks that cancel apart would never meet again, so a "
                         "sharded publish always waits");
         return false;
     }
@@ -141,15 +145,14 @@ static bool to_ranks(arguments *a, publisher_object *self)
 
 static bool to_options(arguments *a, publisher_object *self)
 {
-    static const char *const modes[] = {"wait", "skip", "fold", NULL};
+    static const char *const modes[] = {"wait", "fold", NULL};
     dw_publish_options *o = &a->options;
     static const char *const memories[] = {"device", "host", NULL};
     const int mode = dwpy_choice(a->when_busy, modes, "when_busy");
     const int memory = mode < 0 ? -1 : dwpy_choice(a->baseline, memories, "baseline");
-    if (memory < 0 || 
-        !dwpy_trust_read(&a->keys, a->trust))
+    if (memory < 0 || !dwpy_trust_read(&a->keys, a->trust))
         return false;
-    o->when_busy = self->when_busy = (dw_when_busy)mode;
+    o->when_busy = (dw_when_busy)mode;
     o->baseline_memory = (dw_baseline_memory)memory;
     o->trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])a->keys.keys, a->keys.n,
                           a->stream};

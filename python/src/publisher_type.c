@@ -4,13 +4,12 @@
 
 #include <limits.h>
 
-
 enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 static dwpy_row_type report_row = {
     "PublishReport", "The report of a publish.",
     "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms "
-    "restarted suspect_from upkeep_behind",
+    "restarted suspect_from upkeep_behind n_merged waited_ms",
     NULL};
 
 /* ---- waiting for tickets ---- */
@@ -86,13 +85,14 @@ static PyObject *report_of(const dw_publish_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("KNKKKNKKKNNK", (unsigned long long)r->version,
+        Py_BuildValue("KNKKKNKKKNNKKK", (unsigned long long)r->version,
                       PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
                       dwpy_digest(r->state), (unsigned long long)r->diff_ms,
                       (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
                       PyBool_FromLong(r->restarted), suspect_of(r),
-                      (unsigned long long)r->upkeep_behind));
+                      (unsigned long long)r->upkeep_behind,
+                      (unsigned long long)r->n_merged, (unsigned long long)r->waited_ms));
 }
 
 /* There is no ticket: what opening published is committed. */
@@ -152,46 +152,19 @@ static PyObject *publisher_captured(PyObject *object, PyObject *args, PyObject *
 
 /* ---- publishing; the guard is held ---- */
 
-/* Waits with WAIT in slices, so that a signal can end it; -1 then. */
-static int wait_sliced(publisher_object *self, bool (*wait)(dw_publisher *, unsigned),
-                       unsigned timeout_ms)
+static PyObject *publish_now(publisher_object *self, dw_publish_note *note)
 {
-    unsigned left_ms = timeout_ms;
-    bool reached;
-    do {
-        const unsigned ms = next_slice(&left_ms);
-        Py_BEGIN_ALLOW_THREADS reached = wait(self->publisher, ms);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) return -1;
-    } while (!reached && left_ms > 0 && !dwpy_is_ending() && !self->guard.is_closing);
-    return reached;
-}
-
-int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms)
-{
-    return wait_sliced(self, dw_publisher_idle, timeout_ms);
-}
-
-static PyObject *publish_now(publisher_object *self, const dw_publish_note *note)
-{
-    /* wait here, because a signal could not stop a wait in the library */
-    if (self->when_busy != DW_BUSY_SKIP) {
-        if (self->when_busy == DW_BUSY_FOLD)
-            dw_publisher_cancel(self->publisher);
-        const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
-        if (idle <= 0)
-            return idle < 0 ? NULL
-                            : dwpy_raise_text(DW_CANCELLED, NULL,
-                                              "another thread closes the publisher");
-    }
     uint64_t ticket = DW_TICKET_SKIPPED;
     dw_error err = {0};
-    dw_status status;
-    Py_BEGIN_ALLOW_THREADS status =
-        dw_publisher_publish(self->publisher, &ticket, note, &err);
-    Py_END_ALLOW_THREADS if (status != DW_OK) return dwpy_raise(status, &err);
+    dwpy_hook hook;
+    if (!dwpy_hook_begin(&hook, NULL, &self->guard))
+        return NULL;
+    note->progress = hook.progress;
+    const dw_status status = dw_publisher_publish(self->publisher, &ticket, note, &err);
     if (ticket != DW_TICKET_SKIPPED)
         self->ticket = ticket;
-    return PyLong_FromUnsignedLongLong(ticket);
+    return dwpy_hook_end(&hook, status, &err) ? PyLong_FromUnsignedLongLong(ticket)
+                                              : NULL;
 }
 
 static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *keywords)
@@ -230,12 +203,17 @@ static PyObject *publisher_publish(PyObject *object, PyObject *args, PyObject *k
     return ticket;
 }
 
+/* Waits in slices, so that a signal can end it. */
 static PyObject *drain_now(publisher_object *self, unsigned timeout_ms)
 {
-    const int drained = wait_sliced(self, dw_publisher_drained, timeout_ms);
-    if (drained < 0)
-        return NULL;
-    if (drained == 0) {
+    unsigned left_ms = timeout_ms;
+    bool drained;
+    do {
+        const unsigned ms = next_slice(&left_ms);
+        Py_BEGIN_ALLOW_THREADS drained = dw_publisher_drained(self->publisher, ms);
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) return NULL;
+    } while (!drained && left_ms > 0 && !dwpy_is_ending() && !self->guard.is_closing);
+    if (!drained) {
         PyErr_SetString(PyExc_TimeoutError, "folds and anchors are still being made");
         return NULL;
     }
@@ -258,18 +236,19 @@ static PyObject *publisher_drain(PyObject *object, PyObject *args, PyObject *key
     return out;
 }
 
+/* True, or false if the time is over: the last version is not in progress. */
 static PyObject *publisher_idle(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"timeout", NULL};
     publisher_object *self = (publisher_object *)object;
     unsigned timeout_ms = UINT_MAX;
+    fate f = {.done = true};
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&:idle", names, dwpy_timeout_arg,
                                      &timeout_ms) ||
-        !dwpy_guard_enter(&self->guard))
+        !dwpy_guard_check(&self->guard) ||
+        (self->ticket != 0 && !wait_ticket(self, self->ticket, timeout_ms, true, &f)))
         return NULL;
-    const int idle = dwpy_publisher_wait_idle(self, timeout_ms);
-    dwpy_guard_leave(&self->guard);
-    return idle < 0 ? NULL : PyBool_FromLong(idle);
+    return PyBool_FromLong(is_over(&f, true));
 }
 
 /* The guard is held. */
@@ -278,11 +257,9 @@ static PyObject *is_current_now(publisher_object *self)
     bool is_current = false;
     dw_error err = {0};
     dw_status status;
-    const int idle = dwpy_publisher_wait_idle(self, UINT_MAX);
-    if (idle < 0)
+    fate f;
+    if (self->ticket != 0 && !wait_ticket(self, self->ticket, UINT_MAX, true, &f))
         return NULL;
-    if (idle == 0)
-        return dwpy_raise_text(DW_CANCELLED, NULL, "another thread closes the publisher");
     Py_BEGIN_ALLOW_THREADS status =
         dw_publisher_is_current(self->publisher, &is_current, &err);
     Py_END_ALLOW_THREADS return status == DW_OK ? PyBool_FromLong(is_current)
@@ -424,7 +401,7 @@ static PyMethodDef methods[] = {
     {"drain", DWPY_KEYWORDS(publisher_drain), METH_VARARGS | METH_KEYWORDS,
      "Waits until folds and anchors are also made."},
     {"idle", DWPY_KEYWORDS(publisher_idle), METH_VARARGS | METH_KEYWORDS,
-     "Waits until a publish would not wait; False if the time is over first."},
+     "Waits until no version is in progress; False if the time is over first."},
     {"is_current", publisher_is_current, METH_NOARGS,
      "Whether the weights are those of the newest version."},
     {"cancel", publisher_cancel, METH_NOARGS, "Cancels the version in progress."},

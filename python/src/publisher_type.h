@@ -22,7 +22,6 @@ typedef struct publisher_object {
     dwpy_tensors tensors;
     dwpy_tensors shards;
     PyObject *numbers; /* the indices of the tensors, by name */
-    dw_when_busy when_busy;
     unsigned exit_ms;
     uint64_t ticket;           /* the last one, 0: none */
     uint64_t reported_ticket;  /* the last one whose result the caller has */
@@ -32,12 +31,6 @@ typedef struct publisher_object {
 
 /* ---- publisher_open.c ---- */
 PyObject *dwpy_publisher_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
-
-/* ---- publisher_type.c ---- */
-
-/* 1: nothing is in progress; 0: the time is over or it is closed; -1 with an exception: a
- * signal came. The guard is held. */
-int dwpy_publisher_wait_idle(publisher_object *self, unsigned timeout_ms);
 
 /* ---- publisher_shards.c ---- */
 

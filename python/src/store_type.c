@@ -2,6 +2,7 @@
 #include "store_type.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@ typedef struct store_object {
     unsigned n_users; /* handles and calls; after close() the last of them closes it */
     bool is_closed;
     pid_t pid;
+    PyObject *credentials; /* a function or a botocore session; NULL: none */
 } store_object;
 
 static PyTypeObject *store_type;
@@ -77,21 +79,132 @@ void dwpy_store_leave(PyObject *kept)
     Py_DECREF(kept);
 }
 
+/* ---- credentials ---- */
+
+static void release_credentials(dw_credentials *credentials)
+{
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_DECREF((PyObject *)credentials->owner);
+    PyGILState_Release(state);
+}
+
+/* A botocore session's keys: (key, secret, token). It renews them itself. */
+static PyObject *ask_session(PyObject *session)
+{
+    PyObject *all = PyObject_CallMethod(session, "get_credentials", NULL);
+    PyObject *now = all && all != Py_None
+                        ? PyObject_CallMethod(all, "get_frozen_credentials", NULL)
+                        : NULL;
+    if (all == Py_None)
+        PyErr_SetString(PyExc_ValueError, "the botocore session has no credentials");
+    Py_XDECREF(all);
+    PyObject *out = now ? PySequence_GetSlice(now, 0, 3) : NULL;
+    Py_XDECREF(now);
+    return out;
+}
+
+/* A number of seconds since 1970, a datetime, or None. */
+static bool read_expiry(PyObject *expiry, int64_t *expires_ms)
+{
+    *expires_ms = 0;
+    if (expiry == Py_None)
+        return true;
+    PyObject *number = PyObject_HasAttrString(expiry, "timestamp")
+                           ? PyObject_CallMethod(expiry, "timestamp", NULL)
+                           : Py_NewRef(expiry);
+    const double seconds = number ? PyFloat_AsDouble(number) : -1;
+    Py_XDECREF(number);
+    if (PyErr_Occurred())
+        return false;
+    if (!(seconds > 0 && seconds < 1e11)) {
+        PyErr_SetString(PyExc_ValueError, "the expiry is not a time");
+        return false;
+    }
+    *expires_ms = (int64_t)(seconds * 1000);
+    return true;
+}
+
+static bool read_keys(PyObject *keys, dw_credentials *out)
+{
+    const char *token = NULL;
+    PyObject *expiry = Py_None;
+    if (!PyTuple_Check(keys)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "credentials are a tuple (key, secret, token, expiry)");
+        return false;
+    }
+    return PyArg_ParseTuple(keys, "ss|zO", &out->access_key, &out->secret_key, &token,
+                            &expiry) &&
+           (out->session_token = token, read_expiry(expiry, &out->expires_ms));
+}
+
+/* Takes Python's exception. What the network does may pass; the rest does not. */
+static dw_status take_exception(dw_error *err)
+{
+    PyObject *type, *value, *trace;
+    const dw_status code =
+        PyErr_ExceptionMatches(PyExc_OSError) ? DW_UNAVAILABLE : DW_DENIED;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    const char *bytes = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    *err = (dw_error){.code = code};
+    snprintf(err->where, sizeof err->where, "Store(credentials=...)");
+    snprintf(err->text, sizeof err->text, "no credentials: %s", bytes ? bytes : "failed");
+    PyErr_Clear();
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return code;
+}
+
+static dw_status ask_credentials(void *context, dw_credentials *out, dw_error *err)
+{
+    PyObject *source = context;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *keys = PyObject_HasAttrString(source, "get_credentials")
+                         ? ask_session(source)
+                         : PyObject_CallNoArgs(source);
+    dw_status status = DW_OK;
+    if (keys && read_keys(keys, out)) {
+        out->release = release_credentials;
+        out->owner = keys;
+    } else {
+        status = take_exception(err);
+        Py_XDECREF(keys);
+    }
+    PyGILState_Release(state);
+    return status;
+}
+
 static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"url",        "endpoint",    "region",     "profile",
                             "addressing", "connections", "part_bytes", "tries",
-                            "deadline",   NULL};
+                            "deadline",   "credentials", "anonymous",  NULL};
     dw_store_options options = {.struct_bytes = sizeof options};
     const char *url;
     unsigned long long part_bytes = 0;
     unsigned deadline_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$zzzzIKIO&:Store", names, &url,
+    PyObject *credentials = Py_None;
+    int anonymous = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$zzzzIKIO&Op:Store", names, &url,
                                      &options.endpoint, &options.region, &options.profile,
                                      &options.addressing, &options.n_connections,
                                      &part_bytes, &options.n_tries, dwpy_timeout_arg,
-                                     &deadline_ms))
+                                     &deadline_ms, &credentials, &anonymous))
         return NULL;
+    if (credentials != Py_None) {
+        if (!PyCallable_Check(credentials) &&
+            !PyObject_HasAttrString(credentials, "get_credentials")) {
+            PyErr_SetString(PyExc_TypeError,
+                            "credentials is a function or a botocore session");
+            return NULL;
+        }
+        options.credentials = ask_credentials;
+        options.credentials_context = credentials;
+    }
+    options.anonymous = anonymous;
     options.part_bytes = part_bytes;
     options.deadline_ms = deadline_ms == UINT_MAX ? 0 : deadline_ms;
     dw_store *store = NULL;
@@ -105,6 +218,7 @@ static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     }
     self->store = store;
+    self->credentials = credentials != Py_None ? Py_NewRef(credentials) : NULL;
     self->pid = getpid();
     return (PyObject *)self;
 }
@@ -123,6 +237,7 @@ static void store_dealloc(PyObject *object)
     store_object *self = (store_object *)object;
     self->is_closed = true;
     end_if_unused(self);
+    Py_CLEAR(self->credentials);
     dwpy_object_free(object);
 }
 

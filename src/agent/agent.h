@@ -92,6 +92,11 @@ void dw_agent_report_command(dw_agent *agent, bool good);
 
 void dw_agent_report_counts(dw_agent *agent, const dw_store_counts *counts);
 
+/* Whether a follower that did not say that it stopped sent no report for three minutes at
+ * NOW_MS: it was killed, or cannot reach the store. Followers report each minute. */
+#define DW_SILENT_MS 180000
+bool dw_follower_is_silent(const dw_follower_info *follower, int64_t now_ms);
+
 /* All followers that report to the stream. */
 void dw_agent_report_followers(dw_agent *agent, const dw_follower_info *followers,
                                size_t n_followers);

@@ -96,6 +96,7 @@ double dw_step_bits_per_change(const dw_rollout_step *step)
 const dw_step_time dw_step_times[DW_N_STEP_TIMES] = {
     {"fetch", offsetof(dw_rollout_step, fetch_us)},
     {"decode", offsetof(dw_rollout_step, decode_us)},
+    {"ready", offsetof(dw_rollout_step, ready_us)},
     {"pause", offsetof(dw_rollout_step, pause_us)},
     {"scatter", offsetof(dw_rollout_step, scatter_us)},
     {"update", offsetof(dw_rollout_step, update_us)},

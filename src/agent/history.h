@@ -51,7 +51,7 @@ typedef struct dw_step_time {
     size_t offset;    /* in dw_rollout_step */
 } dw_step_time;
 
-#define DW_N_STEP_TIMES 7
+#define DW_N_STEP_TIMES 8
 extern const dw_step_time dw_step_times[DW_N_STEP_TIMES];
 
 uint64_t dw_step_time_us(const dw_rollout_step *step, const dw_step_time *time);

@@ -180,7 +180,7 @@ static void write_engines(dw_exposition *e, const dw_report *report)
 }
 
 /* All followers of a stream, for `serve-status`. A follower only shows itself. */
-static void write_followers(dw_exposition *e, const dw_report *report)
+static void write_followers(dw_exposition *e, const dw_report *report, int64_t now_ms)
 {
     const dw_reported_followers *all = report->followers;
     gauge(e, "deltawire_followers", all ? all->n_items : 0,
@@ -200,6 +200,11 @@ static void write_followers(dw_exposition *e, const dw_report *report)
             dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
                            (double)ms / 1000);
     }
+    dw_metric_begin(e, "deltawire_follower_silent", GAUGE, NULL,
+                    "1 if a follower that did not stop sent no report for 3 minutes.");
+    for (size_t i = 0; all && i < all->n_items; i++)
+        dw_metric_count(e, DW_LABELS({"follower", all->items[i].id}),
+                        dw_follower_is_silent(&all->items[i], now_ms));
 }
 
 void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
@@ -210,7 +215,7 @@ void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
     write_store(&e, &report->counts);
     write_stream(&e, report);
     if (report->stream_only) {
-        write_followers(&e, report);
+        write_followers(&e, report, now_ms);
     } else {
         write_follower(&e, report, now_ms);
         write_engines(&e, report);

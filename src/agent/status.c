@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/json.h"
@@ -224,6 +225,13 @@ static void set_totals(dw_writer *out, const dw_report *report)
     close_object(out);
 }
 
+bool dw_follower_is_silent(const dw_follower_info *f, int64_t now_ms)
+{
+    const int64_t time_ms = f->time ? dw_time_parse(f->time) : 0;
+    return time_ms > 0 && now_ms - time_ms > DW_SILENT_MS &&
+           strcmp(f->status, "stopped") != 0;
+}
+
 static void set_followers(dw_writer *out, const dw_report *report, int64_t now_ms)
 {
     open_array(out, "followers");
@@ -243,6 +251,7 @@ static void set_followers(dw_writer *out, const dw_report *report, int64_t now_m
         set_text(out, "time", f->time);
         set_real(out, "age_seconds", time_ms > 0,
                  now_ms > time_ms ? (double)(now_ms - time_ms) / 1000 : 0);
+        set_bool(out, "silent", dw_follower_is_silent(f, now_ms));
         close_object(out);
     }
     close_array(out);

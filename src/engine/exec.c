@@ -8,8 +8,8 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/shell.h"
 #include "deltawire/stream.h"
-#include "engine/shell.h"
 
 enum {
     NOTHING_TOUCHED = 75, /* EX_TEMPFAIL of sysexits.h */
@@ -93,7 +93,7 @@ static dw_status run(const char *command, const dw_engine_update *update,
         return DW_OK;
     char *variables[N_VARIABLES + 1];
     dw_status status = make_variables(variables, update)
-                           ? dw_shell_run(command, variables, limit_ms, end, err)
+                           ? dw_shell_run(command, variables, limit_ms, NULL, end, err)
                            : dw_fail_memory(err, command);
     free_variables(variables);
     return status == DW_OK ? judge(command, end, limit_ms, err) : status;

@@ -1,6 +1,6 @@
 /* One step: fetch while the engines serve; pause; apply; resume.
  *
- *     1      fetch, stage, prepare
+ *     1      fetch, stage, prepare; engines prepare, too
  *     2      pause
  *     3      apply: the stores; engines' update
  *     4      resume
@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"
+#include "engine/ready.h"
 #include "follow/follower.h"
 #include "inner.h"
 
@@ -232,6 +233,22 @@ static dw_status check_engines(step *s, dw_error *err)
     return dw_host_engine_fail(missing, err);
 }
 
+/* Lets the engines that prepare by themselves do so. One that is left out may be frozen:
+ * then nobody waits. */
+static void await_engines(step *s)
+{
+    const dw_rollout *r = s->rollout;
+    bool has_all = r->n_engines > 0 && s->update.dir && s->update.patch;
+    for (size_t i = 0; i < r->n_engines; i++)
+        has_all = has_all && r->engines[i].part != DW_PART_LEFT_OUT;
+    if (!has_all)
+        return;
+    const uint64_t start = dw_clock_us();
+    s->report.is_unready =
+        !dw_engines_ready(s->update.dir, s->update.patch, DW_READY_LIMIT_MS);
+    s->report.ready_us = dw_clock_us() - start;
+}
+
 /* The end of phase 1: makes the staged version durable, and checks that the engines are
  * there. */
 static dw_status prepare(step *s, dw_error *err)
@@ -240,7 +257,11 @@ static dw_status prepare(step *s, dw_error *err)
     dw_status status = dw_follower_prepare(r->follower, err);
     if (status == DW_OK)
         status = update_of_staged(&s->update, &s->paths, r, err);
-    return status == DW_OK ? check_engines(s, err) : status;
+    if (status == DW_OK)
+        status = check_engines(s, err);
+    if (status == DW_OK)
+        await_engines(s);
+    return status;
 }
 
 /* ---- 2: pause ---- */

@@ -47,12 +47,15 @@ typedef struct dw_rollout_step {
     uint64_t n_changed;
     uint64_t fetch_us;
     uint64_t decode_us;
+    uint64_t ready_us;   /* until the engines had prepared the patch */
     uint64_t pause_us;   /* from the first request until the last engine was paused */
     uint64_t scatter_us; /* the stores */
     uint64_t update_us;  /* the updates of the engines */
     uint64_t resume_us;
     uint64_t finish_us;
     uint64_t stopped_us; /* from the last confirmed pause to the first resume sent */
+    bool is_unready;     /* an engine was not done within DW_READY_LIMIT_MS: it prepares
+                            the patch in its pause */
 } dw_rollout_step;
 
 /* Functions that report progress, called on the calling thread; each may be NULL. */
@@ -79,7 +82,8 @@ typedef struct dw_rollout_options {
     dw_rollout_watch watch;
 } dw_rollout_options;
 
-#define DW_MAX_ENGINES 64
+#define DW_MAX_ENGINES    64
+#define DW_READY_LIMIT_MS 2000
 
 static inline void dw_rollout_options_init(dw_rollout_options *options)
 {

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/hash.h"
 #include "store/store.h"
+#include "tensor/tensor_list.h"
 #include "tensor/device.h"
 
 #define START      "deltawire-base/1\n"
@@ -141,10 +142,13 @@ dw_status dw_base_open(dw_base *out, const dw_stream *s, const dw_route_step *st
         return status;
     size_t n_tensors;
     const dw_tensor *tensors = dw_checkpoint_tensors(out->ckpt, &n_tensors);
+    char difference[DW_DIFFERENCE_TEXT];
     if (n_tensors != s->record.n_tensors)
         return dw_fail(err, DW_MISMATCH, path,
-                       "the checkpoint has %zu tensors, the stream's model %zu",
-                       n_tensors, s->record.n_tensors);
+                       "the checkpoint has %zu tensors, the stream's model %zu%s",
+                       n_tensors, s->record.n_tensors,
+                       dw_describe_difference(difference, s->record.tensors,
+                                              s->record.n_tensors, tensors, n_tensors));
     status = dw_target_open_memory(&out->source, s->record.tensors, n_tensors, tensors,
                                    false, n_threads, err);
     return status == DW_OK ? prove(out, step, path, n_threads, err) : status;

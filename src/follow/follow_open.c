@@ -13,6 +13,7 @@
 #include "store/store.h"
 #include "follow/base.h"
 #include "follow/follower.h"
+#include "tensor/tensor_list.h"
 #include "weights/own_dir.h"
 
 /* The most versions that are compared with weights of an unknown version. */
@@ -214,6 +215,7 @@ static dw_status fail_count(const dw_follower *f, dw_error *err)
     const dw_stream_record *s = &f->stream->record;
     const char *url = dw_store_url(f->stream->store);
     const size_t n = f->options.n_tensors;
+    char difference[DW_DIFFERENCE_TEXT];
     if (s->quantized.scheme[0])
         return dw_fail(err, DW_MISMATCH, url,
                        "the stream is quantised as %s: its model has %zu tensors, the "
@@ -221,7 +223,10 @@ static dw_status fail_count(const dw_follower *f, dw_error *err)
                        "a stream that is not quantised",
                        s->quantized.scheme, s->n_tensors, n);
     return dw_fail(err, DW_MISMATCH, url,
-                   "the stream's model has %zu tensors, the memory %zu", s->n_tensors, n);
+                   "the stream's model has %zu tensors, the memory %zu%s", s->n_tensors,
+                   n,
+                   dw_describe_difference(difference, s->tensors, s->n_tensors,
+                                          f->options.tensors, n));
 }
 
 /* Opens the target, and finds out which version it is. */

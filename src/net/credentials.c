@@ -26,3 +26,10 @@ void dw_secret_free(char *secret)
         OPENSSL_cleanse(secret, strlen(secret));
     dw_free(secret);
 }
+
+void dw_secret_release(dw_writer *secret)
+{
+    if (secret->bytes)
+        OPENSSL_cleanse(secret->bytes, secret->n_bytes);
+    dw_writer_release(secret);
+}

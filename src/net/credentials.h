@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "base/bytes.h"
+
 /* The value of a variable; NULL if it is not set or empty. */
 const char *dw_environment(const char *name);
 
@@ -13,5 +15,6 @@ bool dw_is_header_word(const char *text);
 
 /* Wipes and frees. Accepts NULL. */
 void dw_secret_free(char *secret);
+void dw_secret_release(dw_writer *secret);
 
 #endif

@@ -61,6 +61,7 @@ typedef struct dw_http_call {
     const void *send; /* the body of PUT and POST */
     size_t n_send;
     unsigned timeout_ms; /* for the whole call */
+    bool direct;         /* never through a proxy: for addresses of this machine */
     unsigned stall_s; /* the connection counts as broken after so long without a byte */
 
     /* What to do with the body of a 2xx reply: the bytes OFFSET.. of the object go

@@ -249,6 +249,8 @@ bool dw_http_easy_attach(dw_http_call *call, CURL *easy, dw_http_sockets *socket
     good = good && curl_easy_setopt(easy, CURLOPT_URL, call->url) == CURLE_OK;
     good = good &&
            (!ca_bundle || curl_easy_setopt(easy, CURLOPT_CAINFO, ca_bundle) == CURLE_OK);
+    good =
+        good && (!call->direct || curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK);
     if (!good)
         return false;
     set_method(call, easy);

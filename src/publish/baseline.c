@@ -6,6 +6,8 @@
 #include "codec/digest.h"
 #include "publish/publisher.h"
 
+#define SWEEP_BYTES (64u << 20) /* at a time: a call that waits need not wait longer */
+
 static dw_target *weights_of(const dw_publisher *p)
 {
     return p->baseline.follower->weights;
@@ -249,7 +251,7 @@ static dw_status fetch_shards(dw_publisher *p, dw_error *err)
                 err);
         }
         if (status == DW_OK)
-            p->commits.head = *dw_target_at(f->weights);
+            dw_commit_move_head(p, dw_target_at(f->weights));
     }
     dw_follower_close(f);
     dw_scratch_model_release(&model);
@@ -311,18 +313,18 @@ static uint64_t find_broken(dw_follower *f, dw_status status)
  * head. */
 static dw_status give_up_head(dw_publisher *p, uint64_t from, dw_error *err)
 {
-    p->baseline.is_lost = true;
     dw_live_mark(p, false);
     dw_sweep_suspect(p, from);
     dw_status status = dw_commit_find_head(p, err);
-    p->baseline.is_broken = status == DW_OK;
+    if (status == DW_OK)
+        p->baseline.state = DW_BASE_BROKEN;
     return status;
 }
 
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
 {
     dw_status status;
-    p->baseline.is_broken = false;
+    p->baseline.state = DW_BASE_BEHIND;
     p->baseline.n_moves++;
     if (p->sharded) {
         status = fetch_shards(p, err);
@@ -336,7 +338,7 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
             status = explain_broken(p->baseline.follower, status, err);
         }
         if (status == DW_OK)
-            p->commits.head = *dw_target_at(weights_of(p));
+            dw_commit_move_head(p, dw_target_at(weights_of(p)));
     }
     dw_live_mark(p, false);
     if (status == DW_OK)
@@ -345,7 +347,8 @@ dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err)
         status = dw_baseline_connect(p, err);
     if (status == DW_OK && p->baseline.proven)
         status = dw_sweep_begin(p, err);
-    p->baseline.is_lost = status != DW_OK;
+    if (status == DW_OK)
+        p->baseline.state = DW_BASE_READY;
     return status;
 }
 
@@ -389,14 +392,14 @@ dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
 
 void dw_baseline_lose(dw_publisher *p)
 {
-    p->baseline.is_lost = true;
+    dw_baseline_fall_behind(p);
     if (!p->sharded && p->baseline.follower)
         dw_target_distrust(weights_of(p));
 }
 
 void dw_baseline_fall_behind(dw_publisher *p)
 {
-    p->baseline.is_lost = true;
+    p->baseline.state = DW_BASE_BEHIND;
 }
 
 static dw_status move(dw_publisher *p, const dw_position *position,
@@ -414,14 +417,165 @@ void dw_baseline_advance(dw_publisher *p, const dw_position *position,
                               uploaded->digests, &uploaded->objects, uploaded->deltas};
     p->baseline.n_moves++;
     dw_status status = move(p, position, &proven);
-    if (p->baseline.in_memory && status != DW_OK)
-        dw_baseline_lose(p);
-    else if (status == DW_IO)
+    if (status == DW_IO && !p->baseline.in_memory)
         dw_upkeep_give_up(p); /* the next try may have room */
-    p->commits.head = *position;
-    p->baseline.is_lost = status != DW_OK;
+    if (status != DW_OK && p->baseline.in_memory)
+        dw_baseline_lose(p);
+    else if (status != DW_OK)
+        dw_baseline_fall_behind(p);
     if (status != DW_OK)
         return;
     memcpy(p->baseline.digests, uploaded->digests, p->pieces.cut.n * sizeof(dw_digest));
     dw_live_mark(p, true);
+}
+
+/* ---- the sweep ----
+ *
+ * After each version a share of the baseline is compared with the committed digests, so
+ * that all of it is compared within `sweep_every` versions.
+ *
+ * If a bit of the baseline flips, later deltas lead followers to other weights than the
+ * trainer's, and only the publisher can see it. If a share differs, the baseline is read
+ * back from the stream. Then it holds what followers hold, and the next delta brings them
+ * to the trainer's weights. The commit of that version reports from which version on
+ * followers may have been wrong.
+ *
+ * If the bit belongs to an exponent, followers cannot decode later deltas. They stop, and
+ * the baseline cannot be read back. Then the next version is a restart. */
+
+/* The oldest version at which a piece was last compared. */
+static uint64_t oldest_proof(const dw_publisher *p)
+{
+    uint64_t oldest = p->commits.head.version;
+    for (size_t i = 0; i < p->pieces.cut.n; i++)
+        if (p->baseline.proven[i] < oldest)
+            oldest = p->baseline.proven[i];
+    return oldest;
+}
+
+static dw_status note_proven(dw_publisher *p, dw_error *err)
+{
+    return p->options.baseline_dir && !p->sharded
+               ? dw_mark_write(p->options.baseline_dir, p->stream->record.stream,
+                               oldest_proof(p), err)
+               : DW_OK;
+}
+
+dw_status dw_sweep_begin(dw_publisher *p, dw_error *err)
+{
+    if (!p->baseline.proven)
+        p->baseline.proven = dw_alloc_array(p->pieces.cut.n, sizeof *p->baseline.proven);
+    if (!p->baseline.proven)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < p->pieces.cut.n; i++)
+        p->baseline.proven[i] = p->commits.head.version;
+    return note_proven(p, err);
+}
+
+void dw_sweep_suspect(dw_publisher *p, uint64_t version)
+{
+    if (p->baseline.suspect_from == 0 || version < p->baseline.suspect_from)
+        p->baseline.suspect_from = version;
+}
+
+void dw_sweep_suspect_all(dw_publisher *p)
+{
+    dw_sweep_suspect(p, oldest_proof(p) + 1);
+}
+
+void dw_sweep_forget_suspects(dw_publisher *p)
+{
+    p->baseline.suspect_from = 0;
+}
+
+uint64_t dw_sweep_suspect_from(const dw_publisher *p)
+{
+    return p->baseline.suspect_from < dw_commit_next_version(p) ? p->baseline.suspect_from
+                                                                : 0;
+}
+
+/* Reads the baseline back. If that fails, the next publish tries again. */
+static dw_status repair(dw_publisher *p, const char *tensor, dw_error *err)
+{
+    dw_error fault = {0};
+    dw_baseline_lose(p);
+    if (dw_publisher_is_closing(p))
+        return DW_OK; /* the next publisher repairs it */
+    dw_status status = dw_baseline_catch_up(p, &fault);
+    if (status == DW_OK) {
+        if (p->options.rank == 0)
+            (void)dw_hint_load(&p->hint, p->stream, p->commits.head.version, NULL);
+        return DW_OK;
+    }
+    return dw_fail_tensor(err, status, p->options.baseline_dir, tensor,
+                          "the baseline is damaged, and could not be read back from the "
+                          "stream: %s. Nothing is published until that succeeds",
+                          fault.text);
+}
+
+/* Compares pieces [FIRST, FIRST + N) with their committed digests. */
+static dw_status compare(dw_publisher *p, size_t first, size_t n, bool *damaged,
+                         dw_error *err)
+{
+    dw_digest *digests = dw_alloc_array(n, sizeof *digests);
+    dw_status status = digests
+                           ? dw_digest_tensors(digests, NULL, p->baseline.views + first,
+                                               n, p->options.n_threads, NULL, err)
+                           : dw_fail_memory(err, NULL);
+    const dw_slice *bad = NULL;
+    for (size_t i = 0; status == DW_OK && i < n; i++) {
+        if (digests[i] == p->baseline.digests[first + i]) {
+            p->baseline.proven[first + i] = p->commits.head.version;
+        } else {
+            bad = &p->pieces.cut.items[first + i];
+            dw_sweep_suspect(p, p->baseline.proven[first + i] + 1);
+        }
+    }
+    dw_free(digests);
+    *damaged = bad != NULL;
+    return bad ? repair(p, p->pieces.table[bad->tensor].name, err) : status;
+}
+
+dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err)
+{
+    return compare(p, 0, p->pieces.cut.n, damaged, err);
+}
+
+static bool is_wanted(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool wanted = p->n_waiting > 0;
+    pthread_mutex_unlock(&p->lock);
+    return wanted;
+}
+
+dw_status dw_sweep_share(dw_publisher *p, dw_error *err)
+{
+    dw_baseline *b = &p->baseline;
+    const unsigned n_versions = p->options.sweep_every;
+    const size_t n = p->pieces.cut.n;
+    if (n_versions == 0 || b->state != DW_BASE_READY)
+        return DW_OK;
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += b->views[i].n_bytes;
+    b->sweep_due += total / n_versions + 1;
+    if (b->sweep_due > total)
+        b->sweep_due = total;
+    dw_status status = DW_OK;
+    bool damaged = false;
+    while (status == DW_OK && !damaged && b->sweep_due > 0 &&
+           (b->sweep_due == total || !is_wanted(p))) {
+        const size_t first = b->sweep_at;
+        uint64_t done = 0;
+        size_t k = 0;
+        while (first + k < n && done < b->sweep_due && done < SWEEP_BYTES)
+            done += b->views[first + k++].n_bytes;
+        b->sweep_due -= done < b->sweep_due ? done : b->sweep_due;
+        b->sweep_at = (first + k) % n;
+        status = compare(p, first, k, &damaged, err);
+        if (status == DW_OK && !damaged && b->sweep_at == 0)
+            status = note_proven(p, err);
+    }
+    return status;
 }

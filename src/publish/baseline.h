@@ -12,6 +12,12 @@
 #include "follow/follower.h"
 #include "publish/delta_upload.h"
 
+typedef enum dw_base_state {
+    DW_BASE_READY,
+    DW_BASE_BEHIND, /* it must catch up with the head before it is used */
+    DW_BASE_BROKEN, /* it cannot: a version does not decode. The next one is a restart */
+} dw_base_state;
+
 typedef struct dw_baseline {
     dw_follower *follower; /* the whole model, in a directory or in `memory` */
     bool in_memory;        /* whole tensors or shards; else it is in a directory */
@@ -19,18 +25,17 @@ typedef struct dw_baseline {
     dw_place *on_devices;  /* [n_devices] memory for the weights of each device: its own,
                               or pinned memory of the host */
     size_t n_devices;
-    bool is_pinned;        /* it is the latter */
-    dw_device **devices;   /* [pieces.owned.n] where `data` is: NULL on the host */
-    uint64_t n_moves;      /* how often it was read from the stream or moved on */
-    void **data;           /* [pieces.owned.n] */
-    dw_tensor *views;      /* [pieces.cut.n] */
-    dw_digest *digests;    /* [pieces.cut.n] as they were committed */
-    bool is_lost;          /* it must catch up with the head before it is used */
-    bool is_broken;        /* it cannot catch up: a version does not decode. The next
-                              version is a restart */
+    bool is_pinned;      /* it is the latter */
+    dw_device **devices; /* [pieces.owned.n] where `data` is: NULL on the host */
+    uint64_t n_moves;    /* how often it was read from the stream or moved on */
+    void **data;         /* [pieces.owned.n] */
+    dw_tensor *views;    /* [pieces.cut.n] */
+    dw_digest *digests;  /* [pieces.cut.n] as they were committed */
+    dw_base_state state;
     uint64_t *proven;      /* [pieces.cut.n] the version at which each piece was last
                               compared with its committed digest */
     size_t sweep_at;       /* the piece to compare next */
+    uint64_t sweep_due;    /* bytes that should have been compared by now */
     uint64_t suspect_from; /* from this version on followers may hold wrong weights. The
                               next commit reports it. 0: none */
 } dw_baseline;
@@ -48,8 +53,8 @@ dw_status dw_baseline_connect(dw_publisher *p, dw_error *err);
 dw_status dw_baseline_allocate(dw_publisher *p, dw_error *err);
 /* Copies the caller's weights, as they are published, into the memory. */
 dw_status dw_baseline_copy_live(dw_publisher *p, dw_error *err);
-/* Follows the stream to its head. If a version does not decode, returns DW_OK with
- * `is_lost` and `is_broken` set. */
+/* Follows the stream to its head: then the baseline is READY or, if a version does not
+ * decode, BROKEN. Returns DW_OK in both cases. */
 dw_status dw_baseline_catch_up(dw_publisher *p, dw_error *err);
 /* Applies UPLOADED, which leads to version POSITION. After a failure the baseline is
  * lost; the version is committed all the same. */
@@ -67,12 +72,13 @@ bool dw_baseline_is_whole(const dw_publisher *p);
 dw_status dw_baseline_take_live(dw_publisher *p, void *const *data,
                                 const dw_position *position, dw_error *err);
 
-/* ---- sweep.c ---- */
+/* ---- the sweep ---- */
 
 /* Notes that all of the baseline was just compared with the stream. */
 dw_status dw_sweep_begin(dw_publisher *p, dw_error *err);
 /* Compares the next share of the baseline with the committed digests. If it is damaged,
- * reads it back from the stream, and fails if that fails. */
+ * reads it back from the stream, and fails if that fails. Stops early if a call waits for
+ * the baseline, unless a whole round is due. */
 dw_status dw_sweep_share(dw_publisher *p, dw_error *err);
 /* The same for all of it. *DAMAGED: whether it was damaged. */
 dw_status dw_sweep_all(dw_publisher *p, bool *damaged, dw_error *err);

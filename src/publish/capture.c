@@ -74,8 +74,9 @@ dw_status dw_captures_hold(dw_publisher *p, const dw_publish_note *note, dw_erro
     dw_status status = DW_OK;
     for (size_t i = 0; status == DW_OK && i < c->n; i++) {
         const dw_captured_device *item = &c->items[i];
-        status = item->device->ops->capture_hold(
-            item->capture, stream_of(note, item->device), p->baseline.is_broken, err);
+        status =
+            item->device->ops->capture_hold(item->capture, stream_of(note, item->device),
+                                            p->baseline.state == DW_BASE_BROKEN, err);
     }
     c->is_held = status == DW_OK;
     c->moves = p->baseline.n_moves;

@@ -209,6 +209,38 @@ dw_status dw_epoch_join(dw_publisher *p, dw_error *err)
     return status;
 }
 
+/* ---- the claim and the head ---- */
+
+/* All changes of the claim are here, by the owner of the baseline, under the lock. */
+static void set_claim(dw_publisher *p, dw_claim_state to)
+{
+    pthread_mutex_lock(&p->lock);
+    if (p->commits.claim != DW_CLAIM_FENCED)
+        p->commits.claim = to;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void dw_claim_doubt(dw_publisher *p)
+{
+    set_claim(p, DW_CLAIM_OPEN);
+}
+
+dw_status dw_claim_check(const dw_publisher *p, dw_error *err)
+{
+    return p->commits.claim != DW_CLAIM_FENCED
+               ? DW_OK
+               : dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
+                         "another writer took over the stream. This one has stopped "
+                         "writing; open the stream again to take it back");
+}
+
+void dw_commit_move_head(dw_publisher *p, const dw_position *head)
+{
+    pthread_mutex_lock(&p->lock);
+    p->commits.head = *head;
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* ---- commits ---- */
 
 /* The host of the writer that claimed the next epoch, as " on host X"; "" if unknown. */
@@ -226,7 +258,7 @@ static void name_successor(dw_publisher *p, char *out, size_t size)
 dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *err)
 {
     char host[DW_HOST_NAME_TEXT + 16];
-    dw_publisher_fence(p);
+    set_claim(p, DW_CLAIM_FENCED);
     name_successor(p, host, sizeof host);
     return dw_fail(err, DW_CONFLICT, dw_store_url(p->store),
                    "another writer%s took over the stream (%s). This one has stopped "
@@ -260,7 +292,8 @@ static dw_status take_head(dw_publisher *p, uint64_t version, dw_error *err)
     dw_status status = dw_stream_read_commit(p->stream, version, &c, err);
     if (status != DW_OK)
         return status;
-    p->commits.head = dw_position_of(&c);
+    const dw_position head = dw_position_of(&c);
+    dw_commit_move_head(p, &head);
     status = check_epoch(p, &c, err);
     dw_version_files_note(&p->files, &c);
     dw_commit_record_release(&c);
@@ -374,13 +407,13 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (tries > 0 && (status = check_ground(p, err)) == DW_UNAVAILABLE)
             continue;
         if (tries > 0 && status != DW_OK) {
-            p->commits.in_doubt = true; /* the first try may have arrived */
+            dw_claim_doubt(p); /* the first try may have arrived */
             return status;
         }
         status = dw_store_put_bytes(p->store, key, bytes->bytes, bytes->n_bytes,
                                     DW_PUT_CREATE, err);
         if (status == DW_DENIED || status == DW_INVALID) {
-            p->commits.in_doubt = true; /* an earlier try may still arrive */
+            dw_claim_doubt(p); /* an earlier try may still arrive */
             return status;
         }
         /* Whatever the reply, only what the store returns was committed: a reply may be
@@ -394,7 +427,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
         if (read == DW_OK && strcmp(write_id, commit->write_id) == 0)
             return DW_OK;
         if (read == DW_OK) {
-            p->commits.in_doubt = true;
+            dw_claim_doubt(p);
             return dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                            "an earlier attempt at version %" PRIu64
                            ", which had failed, arrived late. Publish again: the next "
@@ -408,7 +441,7 @@ static dw_status put_commit(dw_publisher *p, const dw_commit_record *commit,
             break;
         }
     }
-    p->commits.in_doubt = true;
+    dw_claim_doubt(p);
     return status == DW_CONFLICT || status == DW_OK
                ? dw_fail(err, DW_UNAVAILABLE, dw_store_url(p->store),
                          "the store reports that %s exists, but does not return it", key)
@@ -440,6 +473,7 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
     if (status == DW_OK) {
         *position = dw_position_of(commit);
         p->stream->head = commit->version;
+        dw_commit_move_head(p, position);
         dw_version_files_committed(&p->files, commit);
     }
     dw_file_list_release(&commit->files);
@@ -448,21 +482,21 @@ dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
 
 dw_status dw_commit_resolve(dw_publisher *p, dw_error *err)
 {
-    if (!p->commits.in_doubt)
-        return DW_OK;
+    if (p->commits.claim != DW_CLAIM_OPEN)
+        return dw_claim_check(p, err);
     bool ours;
     char write_id[DW_ID_TEXT];
     uint64_t version = dw_commit_next_version(p);
     dw_status status = look_at_commit(p, version, &ours, write_id, err);
     if (status == DW_NOT_FOUND) {
-        p->commits.in_doubt = false; /* the commit did not arrive */
+        set_claim(p, DW_CLAIM_HELD); /* the commit did not arrive */
         return DW_OK;
     }
     if (status != DW_OK)
         return status;
     if (!ours)
         return dw_commit_fail_fenced(p, "it committed the next version", err);
-    p->commits.in_doubt = false;
+    set_claim(p, DW_CLAIM_HELD);
     dw_baseline_fall_behind(p); /* its deltas are no longer in memory */
     return DW_OK;
 }

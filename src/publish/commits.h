@@ -10,13 +10,26 @@
 #include "stream/record.h"
 #include "weights/position.h"
 
+typedef enum dw_claim_state {
+    DW_CLAIM_HELD,
+    DW_CLAIM_OPEN,   /* nobody knows whether the last commit arrived */
+    DW_CLAIM_FENCED, /* another writer took over: nothing more is published */
+} dw_claim_state;
+
+/* Changed under the publisher's lock, so that other threads may read head and claim. */
 typedef struct dw_commits {
     dw_position head;        /* the next version follows on it */
     char writer[DW_ID_TEXT]; /* this writer's id, the same for all ranks of a job */
     uint64_t epoch;          /* that it claimed */
-    bool in_doubt;           /* nobody knows whether the last commit arrived */
+    dw_claim_state claim;
 } dw_commits;
 
+/* HELD becomes OPEN. */
+void dw_claim_doubt(dw_publisher *p);
+/* DW_CONFLICT if another writer took over. */
+dw_status dw_claim_check(const dw_publisher *p, dw_error *err);
+/* The stream stands at HEAD now. */
+void dw_commit_move_head(dw_publisher *p, const dw_position *head);
 /* The version after the head. */
 uint64_t dw_commit_next_version(const dw_publisher *p);
 
@@ -43,8 +56,8 @@ dw_status dw_epoch_check_head(dw_publisher *p, dw_error *err);
  * and the next publish resolves it first. */
 dw_status dw_commit_create(dw_publisher *p, dw_commit_record *commit,
                            dw_position *position, dw_error *err);
-/* If the outcome of the last commit is unknown, reads the stream to find out. If it did
- * arrive, the baseline is lost and must catch up. */
+/* If the claim is OPEN, reads the stream to find out whether the commit arrived. If it
+ * did, the baseline is behind. DW_CONFLICT if the claim is FENCED. */
 dw_status dw_commit_resolve(dw_publisher *p, dw_error *err);
 /* Another writer took over, as REASON shows: stops this one. DW_CONFLICT. */
 dw_status dw_commit_fail_fenced(dw_publisher *p, const char *reason, dw_error *err);

@@ -2,7 +2,6 @@
  *
  * A publisher consists of parts. Each part has a header, which names its owner:
  *
- *     job.h           one publish, from the call to its outcome
  *     live_weights.h  the caller's weights
  *     baseline.h      the publisher's copy of the newest version
  *     capture.h       weights on devices: how they are read
@@ -16,25 +15,19 @@
  * its fate. The publisher's thread does the job: diff, encode, upload, commit. A third
  * one, upkeep, runs a compactor: it shares only the hint with them.
  *
- *     publisher.c          open and close, the calls of the caller, tickets
+ *     publisher.c          the calls of the caller, and the publisher's thread
  *     publisher_begin.c    opening: stream, epoch, baseline, version 0
- *     job.c                the publisher's thread
  *     live_weights.c       which of the caller's weights are read, and as what
  *     version_files.c      companion files: what the parent has, what is stored again
  *     companions.c         the companion files of a directory
- *     baseline.c           the baseline and how it moves
- *     capture.c            reading weights on devices
- *     baseline_mark.c      the file that marks a directory as a baseline
- *     sweep.c              checks that the baseline is still what was committed
- *     current.c            whether the caller's weights are the newest version
- *     commits.c            epochs, commits, lost replies
- *     ranks.c              sharded publish: turns, receipts
- *     ranks_cover.c        which rank owns what
- *     hint.c               latest.json
- *     upkeep.c             the thread that runs the compactor
- *     restart.c            a version that only its anchor leads to
- *     repair.c             a restart without a publisher
- *     repair_quant.c       the same of a quantised stream, from a trainer's checkpoint
+ *     baseline.c           the baseline: how it moves, and the check that it is still
+ * what was committed capture.c            reading weights on devices baseline_mark.c the
+ * file that marks a directory as a baseline commits.c            epochs, commits, lost
+ * replies ranks.c              sharded publish: turns, receipts ranks_cover.c which rank
+ * owns what hint.c               latest.json upkeep.c             the thread that runs
+ * the compactor restart.c            a version that only its anchor leads to repair.c a
+ * restart without a publisher repair_quant.c       the same of a quantised stream, from a
+ * trainer's checkpoint
  *
  * Below the publisher, without threads or state of their own: pieces.c (how the model is
  * cut), delta_upload.c (encode and upload), shortcut.c. compact.c adds folds and
@@ -50,12 +43,59 @@
 #include "publish/capture.h"
 #include "publish/commits.h"
 #include "publish/hint.h"
-#include "publish/job.h"
+#include "publish/delta_upload.h"
 #include "publish/live_weights.h"
 #include "publish/ranks.h"
 #include "publish/shortcut.h"
 #include "publish/upkeep.h"
 #include "publish/version_files.h"
+
+#define DW_KEPT_TICKETS 64
+
+typedef enum dw_job_phase {
+    DW_JOB_IDLE,
+    DW_JOB_RESOLVING, /* no job: the publisher's thread gets the baseline ready for one */
+    DW_JOB_ENCODING,  /* the caller's weights are being read, or will be */
+    DW_JOB_UPLOADING, /* they were read: the caller may change them */
+} dw_job_phase;
+
+typedef struct dw_ticket_fate {
+    uint64_t ticket;
+    bool captured; /* the caller may change its weights */
+    bool done;     /* the rest is set */
+    dw_status status;
+    dw_error error;
+    dw_publish_report report;
+} dw_ticket_fate;
+
+/* One publish, from the call to its outcome.
+ *
+ * Owner: whoever holds the publisher's lock, except for the members at the end. While a
+ * job is under way, no call changes its step, notes and `unchanged`, so the publisher's
+ * thread reads them without the lock. */
+typedef struct dw_job {
+    pthread_t thread; /* the publisher's */
+    bool has_thread;
+    bool is_followed_up; /* nothing is left to do for the last version */
+    dw_job_phase phase;
+    uint64_t ticket; /* of the job under way; tickets count from 1 */
+    dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
+    bool cancel;                           /* the job under way should stop */
+    bool committing;                       /* it is too late to stop */
+    char *step;
+    uint64_t turn;  /* of several ranks: that of the step (ranks.h) */
+    bool is_repeat; /* the step is a version already */
+    char *notes;
+    dw_origin source; /* of the version that is committed next */
+    bool *unchanged;  /* [pieces.n_table] tensors that the caller did not change */
+    uint64_t t_start;
+    uint64_t n_merged;  /* since the last job: publishes that became none ... */
+    uint64_t waited_ms; /* ... and how long calls waited */
+    uint64_t n_covered; /* those which the job under way covers ... */
+    uint64_t held_ms;   /* ... and their time */
+    /* Owner: the publisher's thread. */
+    dw_uploaded part;
+} dw_job;
 
 struct dw_publisher {
     /* set by open; all threads read them */
@@ -81,10 +121,9 @@ struct dw_publisher {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* something that the lock guards has changed */
     /* guarded by the lock, like the job */
-    uint64_t version; /* the newest one whose outcome the caller can see */
     bool closing;
-    bool busy;   /* a thread owns the baseline */
-    bool fenced; /* another writer took over */
+    bool busy;          /* a thread owns the baseline */
+    unsigned n_waiting; /* calls that wait for it: the sweep lets them pass */
 };
 
 /* ---- publisher.c ---- */
@@ -93,10 +132,10 @@ struct dw_publisher {
 dw_publisher *dw_publisher_new(dw_store *store);
 void dw_publisher_free(dw_publisher *p);
 bool dw_publisher_is_closing(dw_publisher *p);
-/* Notes that another writer took over. Nothing more is published. */
-void dw_publisher_fence(dw_publisher *p);
-/* The error of a call after that; DW_CONFLICT. */
-dw_status dw_publisher_fail_fenced(const dw_publisher *p, dw_error *err);
+/* Once the pieces are cut. */
+dw_status dw_job_open(dw_publisher *p, dw_error *err);
+/* For dw_progress: not 0 if the job under way should stop. */
+int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
 
 /* ---- publisher_begin.c ---- */
 
@@ -119,15 +158,5 @@ dw_status dw_fork_first_version(dw_publisher *p, dw_error *err);
 /* Uploads the baseline as the anchor of version 0; of a rank, its part. */
 dw_status dw_first_anchor_upload(dw_objects *out, dw_publisher *p, const char *write_id,
                                  dw_error *err);
-
-/* ---- current.c ---- */
-
-/* dw_publisher_is_current, for the owner of the baseline. */
-dw_status dw_publisher_compare(dw_publisher *p, bool *is_current, dw_error *err);
-
-/* Publishes the caller's weights if they differ from the newest version, and waits until
- * they are committed. PROGRESS may cancel that. */
-dw_status dw_publisher_publish_changed(dw_publisher *p, const dw_progress *progress,
-                                       dw_error *err);
 
 #endif

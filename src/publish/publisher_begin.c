@@ -239,10 +239,8 @@ static dw_status first_version(dw_publisher *p, dw_error *err)
         status = dw_live_confirm(p, err);
     if (status == DW_OK)
         status = dw_commit_create(p, &commit, &position, err);
-    if (status == DW_OK) {
-        p->commits.head = position;
+    if (status == DW_OK)
         status = dw_target_adopt(p->baseline.follower->weights, &position, err);
-    }
     dw_objects_release(&commit.objects);
     return status;
 }

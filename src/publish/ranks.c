@@ -746,7 +746,9 @@ static dw_status exchange(dw_publisher *p, dw_receipt_record *mine, dw_position 
         if (status == DW_OK)
             status = wait_for_ranks(p, mine, take_commit, &o, err);
         if (status != DW_OK)
-            p->commits.in_doubt = true; /* the commit may still arrive */
+            dw_claim_doubt(p); /* the commit may still arrive */
+        else
+            dw_commit_move_head(p, position);
         return status;
     }
     dw_receipt_record *receipts;
@@ -861,7 +863,5 @@ dw_status dw_first_version_sharded(dw_publisher *p, dw_error *err)
         status = exchange(p, &mine, &position, &report, err);
     release_part(&mine);
     dw_objects_release(&objects);
-    if (status == DW_OK)
-        p->commits.head = position;
     return status;
 }

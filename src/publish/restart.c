@@ -87,7 +87,6 @@ dw_status dw_restart_commit(const dw_restart *r, dw_publisher *p,
     dw_status status = dw_commit_create(p, commit, &position, err);
     if (status != DW_OK)
         return status;
-    p->commits.head = position;
     status = dw_shortcut_create(p->stream, NULL, &position, &r->objects,
                                 p->options.sign_key, err);
     return status == DW_CONFLICT && is_anchored(p, &position) ? DW_OK : status;

@@ -13,7 +13,8 @@ static int is_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
     (void)n_done;
     (void)n_total;
     pthread_mutex_lock(&p->lock);
-    const bool stop = p->closing || p->fenced || p->upkeep.give_up;
+    const bool stop =
+        p->closing || p->commits.claim == DW_CLAIM_FENCED || p->upkeep.give_up;
     pthread_mutex_unlock(&p->lock);
     return stop;
 }
@@ -145,7 +146,8 @@ static dw_status seed(dw_publisher *p, dw_error *err)
         weights[owned->items[k].tensor] =
             (dw_place){p->baseline.devices[k], p->baseline.data[k]};
     if (status == DW_OK)
-        status = dw_compactor_seed(p->upkeep.compactor, weights, p->version, err);
+        status =
+            dw_compactor_seed(p->upkeep.compactor, weights, p->commits.head.version, err);
     dw_free(weights);
     return status;
 }
@@ -186,7 +188,7 @@ void dw_upkeep_ask(dw_publisher *p)
     if (!is_due)
         p->upkeep.due_since = DW_NO_VERSION;
     else if (p->upkeep.due_since == DW_NO_VERSION)
-        p->upkeep.due_since = p->version;
+        p->upkeep.due_since = p->commits.head.version;
     p->upkeep.wanted = is_due;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
@@ -228,5 +230,7 @@ bool dw_upkeep_is_idle(const dw_publisher *p)
 
 uint64_t dw_upkeep_behind(const dw_publisher *p)
 {
-    return p->upkeep.due_since == DW_NO_VERSION ? 0 : p->version - p->upkeep.due_since;
+    return p->upkeep.due_since == DW_NO_VERSION
+               ? 0
+               : p->commits.head.version - p->upkeep.due_since;
 }

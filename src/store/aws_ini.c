@@ -125,7 +125,7 @@ static dw_status read_all(dw_aws_ini *ini, int fd, const char *path, dw_error *e
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return dw_fail_errno(err, path, "cannot read the profiles");
+            return dw_fail_errno(err, path, "read the profiles");
         if (n == 0) {
             ini->text[ini->n_text] = '\0';
             return DW_OK;
@@ -142,7 +142,7 @@ dw_status dw_aws_ini_read(dw_aws_ini *out, const char *path, dw_error *err)
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
         return DW_OK;
     if (fd < 0)
-        return dw_fail_errno(err, path, "cannot open the profiles");
+        return dw_fail_errno(err, path, "open the profiles");
     dw_status status = read_all(out, fd, path, err);
     close(fd);
     if (status == DW_OK)

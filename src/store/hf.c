@@ -60,8 +60,8 @@ static dw_status parse_url(bucket_name *out, const char *url, dw_error *err)
 /* ---- the gateway ---- */
 
 static dw_status open_gateway(dw_store **out, const char *url, const bucket_name *bucket,
-                              const dw_sigv4_credentials *credentials,
-                              const dw_store_options *options, dw_error *err)
+                              dw_key_ring *keys, const dw_store_options *options,
+                              dw_error *err)
 {
     const char *given = options && options->endpoint ? options->endpoint
                                                      : dw_environment("HF_S3_ENDPOINT");
@@ -70,15 +70,17 @@ static dw_status open_gateway(dw_store **out, const char *url, const bucket_name
     if (!given)
         dw_write_text(&endpoint, bucket->namespace);
     dw_write_u8(&endpoint, 0);
-    if (endpoint.failed)
+    if (endpoint.failed) {
+        dw_key_ring_close(keys);
         return dw_fail_memory(err, url);
+    }
     dw_s3_location location = {
         .endpoint = (const char *)endpoint.bytes,
         .bucket = bucket->name,
         .prefix = bucket->prefix,
         .region = "us-east-1",
         .path_style = true,
-        .credentials = *credentials,
+        .keys = keys,
         .follow_redirects = true,
         .missing_is_403 = true,
     };
@@ -172,17 +174,22 @@ dw_status dw_hf_store_open(dw_store **out, const char *url,
                            const dw_store_options *options, dw_error *err)
 {
     *out = NULL;
-    dw_sigv4_credentials keys = {dw_environment("HF_S3_ACCESS_KEY_ID"),
-                                 dw_environment("HF_S3_SECRET_ACCESS_KEY"), NULL};
+    const char *access_key = dw_environment("HF_S3_ACCESS_KEY_ID");
+    const char *secret_key = dw_environment("HF_S3_SECRET_ACCESS_KEY");
+    dw_key_ring *keys = NULL;
     bucket_name bucket = {0};
     dw_status status = parse_url(&bucket, url, err);
-    if (status == DW_OK && !keys.access_key != !keys.secret_key)
+    if (status == DW_OK && !access_key != !secret_key)
         status = dw_fail(err, DW_INVALID, url,
                          "of HF_S3_ACCESS_KEY_ID and HF_S3_SECRET_ACCESS_KEY only one is "
                          "set");
-    else if (status == DW_OK && keys.access_key)
-        status = open_gateway(out, url, &bucket, &keys, options, err);
-    else if (status == DW_OK)
+    else if (status == DW_OK && access_key) {
+        status =
+            dw_key_ring_fixed(&keys, access_key, secret_key, NULL,
+                              "HF_S3_ACCESS_KEY_ID and HF_S3_SECRET_ACCESS_KEY", err);
+        if (status == DW_OK)
+            status = open_gateway(out, url, &bucket, keys, options, err);
+    } else if (status == DW_OK)
         status = open_with_token(out, url, &bucket, options, err);
     dw_free(bucket.text);
     return status;

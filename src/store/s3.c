@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "store/aws_chain.h"
 #include "store/aws_config.h"
 #include "store/s3_driver.h"
-#include "net/credentials.h"
 #include "store/store.h"
 
 enum { N_CONNECTIONS = 16, MAX_CONNECTIONS = 256, MAX_BUCKET = 255 };
@@ -160,14 +160,10 @@ static void close_driver(void *self)
     pthread_cond_destroy(&s3->buffer_back);
     pthread_mutex_destroy(&s3->lock);
     dw_free(s3->url);
-    dw_free(s3->scheme);
-    dw_free(s3->host);
-    dw_free(s3->base_path);
+    dw_endpoint_release(&s3->endpoint);
     dw_free(s3->bucket);
     dw_free(s3->prefix);
-    dw_free(s3->access_key);
-    dw_secret_free(s3->secret_key);
-    dw_secret_free(s3->session_token);
+    dw_key_ring_close(s3->keys);
     dw_free(s3);
 }
 
@@ -184,87 +180,39 @@ static const dw_store_driver s3_driver = {
     .close = close_driver,
 };
 
-/* A part of an endpoint's URL, or NULL; copied into our own memory. */
-static char *copy_url_part(CURLU *url, CURLUPart part)
-{
-    char *text = NULL;
-    if (curl_url_get(url, part, &text, 0) != CURLUE_OK)
-        return NULL;
-    char *copy = dw_copy_string(text);
-    curl_free(text);
-    return copy;
-}
-
-static dw_status fill_endpoint(dw_s3 *s3, CURLU *url, const char *endpoint, dw_error *err)
-{
-    char *user = NULL, *query = NULL, *port = NULL, *host = NULL;
-    if (curl_url_set(url, CURLUPART_URL, endpoint, 0) != CURLUE_OK ||
-        curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
-        curl_url_get(url, CURLUPART_QUERY, &query, 0) == CURLUE_OK) {
-        curl_free(user);
-        curl_free(query);
-        return dw_fail(err, DW_INVALID, s3->url,
-                       "the endpoint must be a URL such as https://HOST[:PORT][/PATH], "
-                       "without credentials and query");
-    }
-    s3->scheme = copy_url_part(url, CURLUPART_SCHEME);
-    host = copy_url_part(url, CURLUPART_HOST);
-    s3->base_path = copy_url_part(url, CURLUPART_PATH);
-    if (!s3->scheme || !host || !s3->base_path) {
-        dw_free(host);
-        return dw_fail_memory(err, s3->url);
-    }
-    for (size_t n = strlen(s3->base_path); n > 0 && s3->base_path[n - 1] == '/'; n--)
-        s3->base_path[n - 1] = 0;
-    bool https = strcmp(s3->scheme, "https") == 0;
-    if (!https && strcmp(s3->scheme, "http") != 0) {
-        dw_free(host);
-        return dw_fail(err, DW_INVALID, s3->url,
-                       "the endpoint must begin with https:// or http://");
-    }
-    /* The same text as libcurl's Host header, because it is signed. */
-    dw_writer with_port = {0};
-    dw_write_text(&with_port, host);
-    if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK &&
-        strcmp(port, https ? "443" : "80") != 0)
-        dw_write_format(&with_port, ":%s", port);
-    dw_write_u8(&with_port, 0);
-    curl_free(port);
-    dw_free(host);
-    s3->host = (char *)with_port.bytes;
-    return with_port.failed ? dw_fail_memory(err, s3->url) : DW_OK;
-}
-
 static dw_status set_endpoint(dw_s3 *s3, const char *endpoint, dw_error *err)
 {
-    if (!endpoint) {
-        s3->scheme = dw_copy_string("https");
-        s3->base_path = dw_copy_string("");
-        return s3->scheme && s3->base_path ? DW_OK : dw_fail_memory(err, s3->url);
-    }
-    CURLU *url = curl_url();
-    if (!url)
-        return dw_fail_memory(err, s3->url);
-    dw_status status = fill_endpoint(s3, url, endpoint, err);
-    curl_url_cleanup(url);
-    return status;
+    if (endpoint)
+        return dw_endpoint_parse(&s3->endpoint, endpoint, s3->url, err);
+    s3->endpoint.scheme = dw_copy_string("https");
+    s3->endpoint.path = dw_copy_string("");
+    return s3->endpoint.scheme && s3->endpoint.path ? DW_OK
+                                                    : dw_fail_memory(err, s3->url);
+}
+
+static dw_status check_names(const char *url, const char *bucket, const char *prefix,
+                             dw_error *err)
+{
+    static const char good[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
+    size_t n_bucket = strlen(bucket);
+    if (n_bucket == 0 || n_bucket > MAX_BUCKET || strspn(bucket, good) != n_bucket)
+        return dw_fail(err, DW_INVALID, url,
+                       "'%.80s' cannot be the name of a bucket: only letters, digits and "
+                       "-._ are allowed, at most %d bytes",
+                       bucket, MAX_BUCKET);
+    if (*prefix && !dw_store_key_valid(prefix))
+        return dw_fail(err, DW_INVALID, url,
+                       "'%.80s' cannot be the prefix of keys: " DW_KEY_RULE, prefix);
+    return DW_OK;
 }
 
 static dw_status set_names(dw_s3 *s3, const dw_s3_location *location, dw_error *err)
 {
-    static const char good[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
-    size_t n_bucket = strlen(location->bucket);
-    if (n_bucket == 0 || n_bucket > MAX_BUCKET ||
-        strspn(location->bucket, good) != n_bucket)
-        return dw_fail(err, DW_INVALID, s3->url,
-                       "'%.80s' cannot be the name of a bucket: only letters, digits and "
-                       "-._ are allowed, at most %d bytes",
-                       location->bucket, MAX_BUCKET);
     const char *prefix = location->prefix ? location->prefix : "";
-    if (*prefix && !dw_store_key_valid(prefix))
-        return dw_fail(err, DW_INVALID, s3->url,
-                       "'%.80s' cannot be the prefix of keys: " DW_KEY_RULE, prefix);
+    dw_status status = check_names(s3->url, location->bucket, prefix, err);
+    if (status != DW_OK)
+        return status;
     dw_writer w = {0};
     dw_write_text(&w, prefix);
     if (*prefix)
@@ -276,16 +224,16 @@ static dw_status set_names(dw_s3 *s3, const dw_s3_location *location, dw_error *
     return w.failed || !s3->bucket ? dw_fail_memory(err, s3->url) : DW_OK;
 }
 
-static dw_status set_credentials(dw_s3 *s3, const dw_sigv4_credentials *c, dw_error *err)
+static bool ends_with(const char *text, const char *end)
 {
-    if (!c->access_key)
-        return DW_OK;
-    s3->access_key = dw_copy_string(c->access_key);
-    s3->secret_key = dw_copy_string(c->secret_key ? c->secret_key : "");
-    s3->session_token = c->session_token ? dw_copy_string(c->session_token) : NULL;
-    return s3->access_key && s3->secret_key && (!c->session_token || s3->session_token)
-               ? DW_OK
-               : dw_fail_memory(err, s3->url);
+    return strlen(text) >= strlen(end) &&
+           strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+static bool is_tigris(const char *host)
+{
+    return host &&
+           (ends_with(host, "t3.storage.dev") || ends_with(host, "storage.tigris.dev"));
 }
 
 static bool init_locks(dw_s3 *s3)
@@ -320,9 +268,11 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url,
     dw_s3 *s3 = dw_alloc_zeroed(1, sizeof *s3);
     if (!s3 || !init_locks(s3)) {
         dw_free(s3);
+        dw_key_ring_close(location->keys);
         return dw_fail_memory(err, url);
     }
     set_options(s3, options);
+    s3->keys = location->keys;
     s3->path_style = location->path_style;
     s3->follow_redirects = location->follow_redirects;
     s3->missing_is_403 = location->missing_is_403;
@@ -338,8 +288,7 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url,
         status = set_endpoint(s3, location->endpoint, err);
     if (status == DW_OK)
         status = set_names(s3, location, err);
-    if (status == DW_OK)
-        status = set_credentials(s3, &location->credentials, err);
+    s3->is_tigris = is_tigris(s3->endpoint.host);
     if (status == DW_OK)
         status = dw_store_new(out, s3->url, &s3_driver, s3, err);
     if (status != DW_OK)
@@ -354,6 +303,40 @@ static bool choose_path_style(const dw_aws_config *config, const char *bucket)
         return strcmp(config->addressing, "path") == 0;
     return (config->endpoint && !strstr(config->endpoint, ".amazonaws.com")) ||
            strchr(bucket, '.');
+}
+
+/* SLASH, if not NULL, ends the bucket's name in NAME. */
+static dw_status open_bucket(dw_store **out, const char *url, char *name, char *slash,
+                             const dw_aws_files *files, const dw_store_options *options,
+                             dw_error *err)
+{
+    const char *named = options ? options->profile : NULL;
+    const bool anonymous = options && options->anonymous;
+    dw_aws_profile profile;
+    dw_aws_config config = {0};
+    dw_key_ring *keys = NULL;
+    dw_status status = dw_aws_profile_choose(&profile, files, named, err);
+    if (status == DW_OK)
+        status = dw_aws_config_load(&config, &profile, options, err);
+    if (status == DW_OK) /* a wrong URL is said before missing credentials */
+        status = check_names(url, name, slash ? slash + 1 : "", err);
+    if (status == DW_OK && options && options->credentials)
+        status = dw_key_ring_called(&keys, options, err);
+    else if (status == DW_OK && !anonymous)
+        status = dw_aws_chain_open(&keys, files, &profile, named, &config, err);
+    if (status == DW_OK) {
+        const dw_s3_location location = {
+            .endpoint = config.endpoint,
+            .bucket = name,
+            .prefix = slash ? slash + 1 : "",
+            .region = config.region,
+            .path_style = choose_path_style(&config, name),
+            .keys = keys,
+        };
+        status = dw_s3_store_open_at(out, url, &location, options, err);
+    }
+    dw_aws_config_release(&config);
+    return status;
 }
 
 dw_status dw_s3_store_open(dw_store **out, const char *url,
@@ -371,20 +354,11 @@ dw_status dw_s3_store_open(dw_store **out, const char *url,
     char *slash = strchr(bucket, '/');
     if (slash)
         *slash = 0;
-    dw_aws_config config = {0};
-    dw_status status = dw_aws_config_load(&config, options, err);
-    if (status == DW_OK) {
-        dw_s3_location location = {
-            .endpoint = config.endpoint,
-            .bucket = bucket,
-            .prefix = slash ? slash + 1 : "",
-            .region = config.region,
-            .path_style = choose_path_style(&config, bucket),
-            .credentials = {config.access_key, config.secret_key, config.session_token},
-        };
-        status = dw_s3_store_open_at(out, url, &location, options, err);
-    }
-    dw_aws_config_release(&config);
+    dw_aws_files files;
+    dw_status status = dw_aws_files_read(&files, err);
+    if (status == DW_OK)
+        status = open_bucket(out, url, bucket, slash, &files, options, err);
+    dw_aws_files_release(&files);
     dw_free(bucket);
     return status;
 }

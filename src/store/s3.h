@@ -3,7 +3,7 @@
 #define DW_STORE_S3_H
 
 #include "deltawire/store.h"
-#include "store/sigv4.h"
+#include "store/key_ring.h"
 
 /* s3://BUCKET[/PREFIX]; the other settings come from OPTIONS (may be NULL), the
  * environment and files. */
@@ -16,11 +16,12 @@ typedef struct dw_s3_location {
     const char *bucket;
     const char *prefix; /* "" or "a/b": comes before every key */
     const char *region;
-    bool path_style; /* ENDPOINT/BUCKET/KEY rather than BUCKET.ENDPOINT/KEY */
-    dw_sigv4_credentials credentials; /* no access_key: requests are not signed */
-    bool follow_redirects;            /* a GET may be redirected to another host */
-    bool missing_is_403; /* the server answers 403 for missing objects, so a listing
-                            decides */
+    bool path_style;   /* ENDPOINT/BUCKET/KEY rather than BUCKET.ENDPOINT/KEY */
+    dw_key_ring *keys; /* taken, also by an open that fails; NULL: requests are not signed
+                        */
+    bool follow_redirects; /* a GET may be redirected to another host */
+    bool missing_is_403;   /* the server answers 403 for missing objects, so a listing
+                              decides */
 } dw_s3_location;
 
 /* The same for a given location. URL is for messages. */

@@ -14,11 +14,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "net/endpoint.h"
 #include "net/http.h"
 #include "net/link.h"
 #include "net/retry.h"
 #include "store/s3.h"
 #include "store/s3_xml.h"
+#include "store/sigv4.h"
 #include "store/wait_report.h"
 
 #define DW_S3_REGION_SIZE   64
@@ -36,14 +38,13 @@ typedef enum dw_s3_conditional {
 
 typedef struct dw_s3 {
     /* Set when opened. */
-    char *url;       /* for messages; no slash at its end */
-    char *scheme;    /* "http" or "https" */
-    char *host;      /* with its port if that is not the scheme's; NULL: Amazon */
-    char *base_path; /* of the endpoint: "" or "/a/b" */
+    char *url;            /* for messages; no slash at its end */
+    dw_endpoint endpoint; /* its host is NULL for Amazon's */
     char *bucket;
-    char *prefix; /* "" or "a/b/" */
-    char *access_key, *secret_key, *session_token;
+    char *prefix;      /* "" or "a/b/" */
+    dw_key_ring *keys; /* NULL: anonymous */
     bool path_style;
+    bool is_tigris; /* its regions agree on a condition only if requests ask for it */
     bool follow_redirects;
     bool missing_is_403;
     unsigned n_connections;
@@ -105,7 +106,9 @@ typedef struct dw_s3_task {
     unsigned n_redirects;
     bool region_taken;
     bool clock_taken;
+    unsigned n_renewals;
     int64_t wall_ms; /* as signed */
+    dw_keys *keys;   /* that it was sent with, or NULL */
     dw_s3_error error;
 
     /* The request as it is sent. */
@@ -117,13 +120,18 @@ typedef struct dw_s3_task {
 
 void dw_s3_task_release(dw_s3_task *task);
 
-/* Fills `call`: URL, headers, signature. */
+/* Fills `call`: URL, headers, signature. DW_UNAVAILABLE: there are no keys now. */
 dw_status dw_s3_task_build(dw_s3 *s3, dw_s3_task *task, dw_error *err);
 
 typedef enum dw_s3_verdict {
     DW_S3_DONE = 0,
     DW_S3_AGAIN, /* at task->ready_ms */
 } dw_s3_verdict;
+
+/* After FAULT, which kept the task without keys: sets ready_ms for another try if that
+ * may help. */
+dw_status dw_s3_task_lacks_keys(dw_s3 *s3, dw_s3_task *task, const dw_error *fault,
+                                dw_s3_verdict *verdict, dw_error *err);
 
 /* Interprets the reply of a task. An error is final. LINK may be NULL. */
 dw_status dw_s3_task_judge(dw_s3 *s3, dw_s3_task *task, dw_link *link,

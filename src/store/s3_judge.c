@@ -11,56 +11,57 @@
 
 /* The last characters of the access key: enough to recognise it, but useless to others.
  */
-static const char *key_tail(const dw_s3 *s3)
+static const char *key_tail(const dw_keys *keys)
 {
-    size_t n = s3->access_key ? strlen(s3->access_key) : 0;
-    return n > 8 ? s3->access_key + n - 4 : "";
+    size_t n = keys->access_key ? strlen(keys->access_key) : 0;
+    return n > 8 ? keys->access_key + n - 4 : "";
 }
 
-/* How the variables with the credentials begin. */
-static const char *variable(const dw_s3 *s3)
+/* Whether the keys have expired or are no longer known, so that new ones may help. A
+ * reply to HEAD has no body with a code: 400 is that of a refused token. */
+static bool is_refused(const dw_s3_task *task)
 {
-    return strncmp(s3->url, "hf:", 3) == 0 ? "HF_S3_" : "AWS_";
+    static const char *const codes[] = {"ExpiredToken",         "InvalidToken",
+                                        "RequestExpired",       "ExpiredTokenException",
+                                        "TokenRefreshRequired", "InvalidAccessKeyId"};
+    const dw_keys *keys = task->keys;
+    if (!keys || task->target)
+        return false;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(task->error.code, codes[i]) == 0)
+            return true;
+    return keys->session_token && task->call.status == 400 &&
+           strcmp(task->method, "HEAD") == 0;
 }
 
-/* Such a reply has the status 400; to HEAD it has no body with a code. */
-static bool is_token_refused(const dw_s3 *s3, const dw_s3_task *task)
+static dw_status fail_denied(const dw_s3_task *task, const char *where, dw_error *err)
 {
     const char *code = task->error.code;
-    return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidToken") == 0 ||
-           (task->call.status == 400 && s3->session_token &&
-            strcmp(task->method, "HEAD") == 0);
-}
-
-static dw_status fail_denied(const dw_s3 *s3, const dw_s3_task *task, const char *where,
-                             dw_error *err)
-{
-    const char *code = task->error.code;
-    if (!s3->access_key)
+    const dw_keys *keys = task->keys;
+    if (!keys)
         return dw_fail(err, DW_DENIED, where,
-                       "the server wants credentials and none were found; set "
-                       "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE");
+                       "the server wants credentials; anonymous access was asked for");
     if (strcmp(code, "SignatureDoesNotMatch") == 0)
         return dw_fail(err, DW_DENIED, where,
                        "the server does not accept the signature: the secret does not "
-                       "belong to access key '...%s'; set %sSECRET_ACCESS_KEY",
-                       key_tail(s3), variable(s3));
+                       "belong to access key '...%s' (%s)",
+                       key_tail(keys), keys->origin);
     if (strcmp(code, "InvalidAccessKeyId") == 0)
         return dw_fail(err, DW_DENIED, where,
-                       "the server does not know access key '...%s'; set "
-                       "%sACCESS_KEY_ID, or the endpoint the key is for",
-                       key_tail(s3), variable(s3));
-    if (is_token_refused(s3, task))
+                       "the server does not know access key '...%s' (%s); set another, "
+                       "or the endpoint the key is for",
+                       key_tail(keys), keys->origin);
+    if (is_refused(task))
         return dw_fail(err, DW_DENIED, where,
-                       "the session token has expired or is wrong; get new credentials "
-                       "and set AWS_SESSION_TOKEN");
+                       "the session token has expired or is wrong (%s); get new "
+                       "credentials there",
+                       keys->origin);
+    const bool reads =
+        strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0;
     return dw_fail(err, DW_DENIED, where,
-                   "access key '...%s' may not %s this (%d%s%s); check its rights, that "
-                   "it has not expired, and the secret",
-                   key_tail(s3),
-                   strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0
-                       ? "read"
-                       : "write",
+                   "access key '...%s' (%s) may not %s this (%d%s%s); check its rights, "
+                   "that it has not expired, and the secret",
+                   key_tail(keys), keys->origin, reads ? "read" : "write",
                    task->call.status, *code ? " " : "", code);
 }
 
@@ -83,8 +84,8 @@ static dw_status fail_final(const dw_s3 *s3, const dw_s3_task *task, dw_error *e
                        *code ? " " : "", code);
     if (status == 404)
         return dw_fail(err, DW_NOT_FOUND, where, "there is no such object");
-    if (status == 401 || status == 403 || is_token_refused(s3, task))
-        return fail_denied(s3, task, where, err);
+    if (status == 401 || status == 403 || is_refused(task))
+        return fail_denied(task, where, err);
     if (status == 501 || strcmp(code, "NotImplemented") == 0)
         return dw_fail(err, DW_UNSUPPORTED, where,
                        "the server cannot do this: %s answered with %d", task->method,
@@ -130,7 +131,7 @@ static bool take_region(dw_s3 *s3, dw_s3_task *task)
 static bool take_clock(dw_s3 *s3, dw_s3_task *task)
 {
     const char *text = dw_http_header(&task->call, "date");
-    if (task->clock_taken || !s3->access_key || !text || task->target ||
+    if (task->clock_taken || !task->keys || !text || task->target ||
         (task->call.status != 403 && task->call.status != 401 &&
          strcmp(task->error.code, "RequestTimeTooSkewed") != 0))
         return false;
@@ -153,7 +154,7 @@ static bool follow_redirect(const dw_s3 *s3, dw_s3_task *task)
         task->n_redirects >= DW_S3_MAX_REDIRECTS)
         return false;
     if (strncasecmp(to, "https://", 8) != 0 &&
-        (strcmp(s3->scheme, "https") == 0 || strncasecmp(to, "http://", 7) != 0))
+        (strcmp(s3->endpoint.scheme, "https") == 0 || strncasecmp(to, "http://", 7) != 0))
         return false;
     task->n_redirects++;
     dw_free(task->target);
@@ -202,6 +203,42 @@ static dw_status try_again(dw_s3 *s3, dw_s3_task *task, const char *reason,
     return DW_OK;
 }
 
+dw_status dw_s3_task_lacks_keys(dw_s3 *s3, dw_s3_task *task, const dw_error *fault,
+                                dw_s3_verdict *verdict, dw_error *err)
+{
+    char reason[DW_ERROR_LINE_SIZE];
+    if (fault->code != DW_UNAVAILABLE) {
+        if (err)
+            *err = *fault;
+        return fault->code;
+    }
+    snprintf(reason, sizeof reason, "%s%s%s", fault->where, *fault->where ? ": " : "",
+             fault->text);
+    return try_again(s3, task, reason, verdict, err);
+}
+
+/* After the server refused the keys: new ones from where they came from. The first time
+ * the request is sent again at once. If there are none, the refusal is final. */
+static dw_status renew_keys(dw_s3 *s3, dw_s3_task *task, bool *changed,
+                            dw_s3_verdict *verdict, dw_error *err)
+{
+    dw_keys *fresh;
+    dw_error fault = {0};
+    dw_status status = dw_key_ring_renew(s3->keys, task->keys, &fresh, changed, &fault);
+    dw_keys_release(fresh);
+    if (status != DW_OK) {
+        *changed = true;
+        return dw_s3_task_lacks_keys(s3, task, &fault, verdict, err);
+    }
+    if (!*changed)
+        return DW_OK;
+    if (task->n_renewals++ > 0)
+        return try_again(s3, task, "refused keys", verdict, err);
+    task->ready_ms = 0;
+    *verdict = DW_S3_AGAIN;
+    return DW_OK;
+}
+
 static void count_reply(dw_s3 *s3, const dw_s3_task *task)
 {
     const dw_http_call *call = &task->call;
@@ -221,7 +258,7 @@ static int status_of_error(const char *code)
         {"NoSuchUpload", 404},       {"NoSuchBucket", 404},
         {"AccessDenied", 403},       {"InvalidAccessKeyId", 403},
         {"ExpiredToken", 400},       {"SignatureDoesNotMatch", 403},
-        {"InvalidToken", 400},
+        {"InvalidToken", 400},       {"RequestExpired", 400},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(code, known[i].code) == 0)
@@ -281,6 +318,11 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
         task->ready_ms = 0;
         *verdict = DW_S3_AGAIN;
         return DW_OK;
+    }
+    if (is_refused(task)) {
+        bool changed = false;
+        dw_status status = renew_keys(s3, task, &changed, verdict, err);
+        return status == DW_OK && !changed ? fail_final(s3, task, err) : status;
     }
     dw_retry_verdict what = dw_retry_judge(call->status, task->error.code);
     if (what == DW_RETRY_SLOWER) {

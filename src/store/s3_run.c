@@ -41,7 +41,7 @@ static void make_due(run *r, dw_s3_task *task)
     task->state = DW_S3_DUE;
     task->ready_ms = 0;
     task->n_kept = 0;
-    task->n_redirects = 0;
+    task->n_redirects = task->n_renewals = 0;
     task->region_taken = task->clock_taken = false;
     r->n_busy++;
 }
@@ -71,9 +71,13 @@ static dw_status send_due(run *r, dw_error *err)
         dw_s3_task *task = &r->tasks[i];
         if (task->state != DW_S3_DUE || task->ready_ms > now_ms)
             continue;
-        dw_status status = dw_s3_task_build(r->s3, task, err);
-        if (status != DW_OK)
-            return status;
+        dw_error fault = {0};
+        dw_s3_verdict verdict;
+        dw_status status = dw_s3_task_build(r->s3, task, &fault);
+        if (status != DW_OK) {
+            status = dw_s3_task_lacks_keys(r->s3, task, &fault, &verdict, err);
+            return status; /* the next one may wait as long: first see what came */
+        }
         task->state = DW_S3_FLYING;
         r->n_flying++;
         dw_http_submit(r->s3->http, &task->call, &r->inbox);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "net/credentials.h"
 #include "store/s3_driver.h"
 
 void dw_s3_task_release(dw_s3_task *task)
@@ -11,9 +12,11 @@ void dw_s3_task_release(dw_s3_task *task)
     dw_http_call_release(&task->call);
     dw_writer_release(&task->query_room);
     dw_writer_release(&task->url);
-    dw_writer_release(&task->lines);
+    dw_secret_release(&task->lines); /* the session token */
     dw_free(task->target);
     task->target = NULL;
+    dw_keys_release(task->keys);
+    task->keys = NULL;
 }
 
 const char *dw_s3_where(const dw_s3 *s3, const char *key, char out[DW_ERROR_WHERE_SIZE])
@@ -26,8 +29,8 @@ static void write_host(const dw_s3 *s3, const char *region, dw_writer *out)
 {
     if (!s3->path_style)
         dw_write_format(out, "%s.", s3->bucket); /* a bucket's name is short */
-    if (s3->host)
-        dw_write_text(out, s3->host);
+    if (s3->endpoint.host)
+        dw_write_text(out, s3->endpoint.host);
     else
         dw_write_format(out, "s3.%s.amazonaws.com%s", region,
                         strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
@@ -35,7 +38,7 @@ static void write_host(const dw_s3 *s3, const char *region, dw_writer *out)
 
 static void write_path(const dw_s3 *s3, const char *key, dw_writer *out)
 {
-    dw_write_text(out, s3->base_path);
+    dw_write_text(out, s3->endpoint.path);
     if (s3->path_style) {
         dw_write_u8(out, '/');
         dw_percent_encode(out, s3->bucket, false);
@@ -89,30 +92,37 @@ static dw_status hash_payload(const dw_s3_task *task, char out[DW_SHA256_TEXT],
     return status;
 }
 
+/* The condition that there is no such object yet. */
+static const dw_sigv4_header create_only = {"if-none-match", "*"};
+
 static dw_status add_signature(dw_s3 *s3, dw_s3_task *task, const char *host,
                                const char *path, size_t *starts, dw_error *err)
 {
-    if (!s3->access_key)
+    dw_keys_release(task->keys);
+    task->keys = NULL;
+    if (!s3->keys)
         return DW_OK;
-    char payload[DW_SHA256_TEXT];
-    dw_status status = hash_payload(task, payload, err);
+    dw_status status = dw_key_ring_take(s3->keys, &task->keys, err);
     if (status != DW_OK)
         return status;
-    dw_sigv4_header create = {"if-none-match", "*"};
+    char payload[DW_SHA256_TEXT];
+    status = hash_payload(task, payload, err);
+    if (status != DW_OK)
+        return status;
     task->wall_ms = dw_wall_clock_ms() + atomic_load(&s3->clock_offset_ms);
     dw_sigv4_request request = {
         .method = task->method,
         .host = host,
         .path = path,
         .query = task->query ? task->query : "",
-        .headers = &create,
+        .headers = &create_only,
         .n_headers = task->create ? 1 : 0,
         .payload_sha256 = payload,
         .region = task->region,
         .wall_ms = task->wall_ms,
     };
-    dw_sigv4_credentials credentials = {s3->access_key, s3->secret_key,
-                                        s3->session_token};
+    dw_sigv4_credentials credentials = {task->keys->access_key, task->keys->secret_key,
+                                        task->keys->session_token};
     char date[DW_SIGV4_DATE];
     begin_line(task, starts, "Authorization");
     status = dw_sigv4_authorization(&task->lines, date, &request, &credentials, err);
@@ -120,8 +130,8 @@ static dw_status add_signature(dw_s3 *s3, dw_s3_task *task, const char *host,
         return status;
     add_line(task, starts, "x-amz-date", date);
     add_line(task, starts, "x-amz-content-sha256", payload);
-    if (s3->session_token)
-        add_line(task, starts, "x-amz-security-token", s3->session_token);
+    if (credentials.session_token)
+        add_line(task, starts, "x-amz-security-token", credentials.session_token);
     return DW_OK;
 }
 
@@ -142,13 +152,15 @@ static dw_status build_for_bucket(dw_s3 *s3, dw_s3_task *task, size_t *starts,
     } else {
         const char *query = task->query ? task->query : "";
         const char *const parts[] = {
-            s3->scheme,        "://", (char *)host.bytes, (char *)path.bytes,
-            *query ? "?" : "", query,
+            s3->endpoint.scheme, "://", (char *)host.bytes, (char *)path.bytes,
+            *query ? "?" : "",   query,
         };
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
             dw_write_text(&task->url, parts[i]);
         if (task->create)
-            add_line(task, starts, "If-None-Match", "*");
+            add_line(task, starts, create_only.name, create_only.value);
+        if (s3->is_tigris)
+            add_line(task, starts, "X-Tigris-Consistent", "true");
         status =
             add_signature(s3, task, (char *)host.bytes, (char *)path.bytes, starts, err);
     }

@@ -2,6 +2,7 @@
 
 #include <expat.h>
 #include <limits.h>
+#include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +15,7 @@
 /* ---- documents: elements with text in them ---- */
 
 /* The depth of the deepest element that is used; deeper ones are ignored. */
-#define MAX_LEVELS 3
+#define MAX_LEVELS 4
 #define MAX_DEPTH  64
 /* A key of the maximum length with each byte as %XX. */
 #define MAX_TEXT (3 * DW_S3_KEY_BYTES)
@@ -193,14 +194,20 @@ static document *new_document(dw_error *err, const char *where)
 
 /* ---- <Error> ---- */
 
-static void end_in_error(document *d, unsigned level, const char *name)
+static void take_error(document *d, const char *name)
 {
     dw_s3_error *out = d->context;
-    if (level == 1 && strcmp(name, "Code") == 0)
+    if (strcmp(name, "Code") == 0)
         snprintf(out->code, sizeof out->code, "%.*s", (int)sizeof out->code - 1, d->text);
-    if (level == 1 && strcmp(name, "Message") == 0)
+    if (strcmp(name, "Message") == 0)
         snprintf(out->message, sizeof out->message, "%.*s", (int)sizeof out->message - 1,
                  d->text);
+}
+
+static void end_in_error(document *d, unsigned level, const char *name)
+{
+    if (level == 1)
+        take_error(d, name);
 }
 
 bool dw_s3_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes)
@@ -431,4 +438,60 @@ void dw_s3_complete_write(dw_writer *out, char *const *etags, size_t n_etags)
         dw_write_text(out, "</ETag></Part>");
     }
     dw_write_text(out, "</CompleteMultipartUpload>");
+}
+
+/* ---- STS ---- */
+
+static void end_in_keys(document *d, unsigned level, const char *name)
+{
+    dw_sts_keys *out = d->context;
+    if (level != 3 || strcmp(d->names[2], "Credentials") != 0)
+        return;
+    if (strcmp(name, "AccessKeyId") == 0)
+        replace_text(d, &out->access_key, MAX_TEXT);
+    else if (strcmp(name, "SecretAccessKey") == 0)
+        replace_text(d, &out->secret_key, MAX_TEXT);
+    else if (strcmp(name, "SessionToken") == 0)
+        replace_text(d, &out->session_token, MAX_TEXT);
+    else if (strcmp(name, "Expiration") == 0)
+        out->expires_ms = dw_time_parse(d->text);
+}
+
+dw_status dw_sts_keys_parse(dw_sts_keys *out, const char *root, const void *xml,
+                            size_t n_bytes, const char *where, dw_error *err)
+{
+    *out = (dw_sts_keys){0};
+    document *d = new_document(err, where);
+    if (!d)
+        return DW_NO_MEMORY;
+    d->root = root;
+    d->end = end_in_keys;
+    d->context = out;
+    dw_status status = parse_document(d, xml, n_bytes);
+    OPENSSL_cleanse(d, sizeof *d);
+    dw_free(d);
+    if (status == DW_OK && (!out->access_key || !out->secret_key || !out->session_token ||
+                            out->expires_ms == 0))
+        status = dw_fail(err, DW_CORRUPT, where,
+                         "the answer of STS lacks a key, the token or the expiration");
+    return status;
+}
+
+static void end_in_sts_error(document *d, unsigned level, const char *name)
+{
+    if (is_inside(d, level, "Error", name, name))
+        take_error(d, name);
+}
+
+void dw_sts_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes)
+{
+    *out = (dw_s3_error){{0}, {0}};
+    document *d = new_document(NULL, NULL);
+    if (!d)
+        return;
+    d->root = "ErrorResponse";
+    d->end = end_in_sts_error;
+    d->context = out;
+    parse_document(d, xml, n_bytes);
+    dw_free(d);
 }

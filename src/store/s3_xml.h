@@ -59,6 +59,23 @@ dw_status dw_s3_upload_id_parse(void *id, const void *xml, size_t n_bytes,
 dw_status dw_s3_complete_parse(void *unused, const void *xml, size_t n_bytes,
                                const char *where, dw_error *err);
 
+/* ---- STS, which gives keys ---- */
+
+typedef struct dw_sts_keys {
+    char *access_key, *secret_key,
+        *session_token; /* the caller's, also after a failure */
+    int64_t expires_ms;
+} dw_sts_keys;
+
+/* The Credentials of a document with this ROOT. */
+dw_status dw_sts_keys_parse(dw_sts_keys *out, const char *root, const void *xml,
+                            size_t n_bytes, const char *where, dw_error *err);
+
+/* An ErrorResponse; both texts are empty if it is another document. */
+void dw_sts_error_parse(dw_s3_error *out, const void *xml, size_t n_bytes);
+
+/* ---- what is sent ---- */
+
 /* Appends the body of CompleteMultipartUpload: parts 1 to N_ETAGS. */
 void dw_s3_complete_write(dw_writer *out, char *const *etags, size_t n_etags);
 

@@ -277,6 +277,7 @@ dw_status dw_sigv4_authorization(dw_writer *out, char date_out[DW_SIGV4_DATE],
         headers[n++] =
             (dw_sigv4_header){"x-amz-security-token", credentials->session_token};
 
+    const char *service = request->service ? request->service : "s3";
     char signature[DW_SHA256_TEXT];
     dw_writer canonical = {0};
     dw_sigv4_canonical_request(&canonical, request->method, request->path, request->query,
@@ -284,13 +285,13 @@ dw_status dw_sigv4_authorization(dw_writer *out, char date_out[DW_SIGV4_DATE],
     status = canonical.failed
                  ? dw_fail_memory(err, NULL)
                  : dw_sigv4_signature(signature, &canonical, date_out, request->region,
-                                      "s3", credentials->secret_key, err);
+                                      service, credentials->secret_key, err);
     dw_writer_release(&canonical);
     if (status == DW_OK) {
         dw_write_text(out, ALGORITHM " Credential=");
         dw_write_text(out, credentials->access_key);
         dw_write_u8(out, '/');
-        write_scope(out, date_out, request->region, "s3");
+        write_scope(out, date_out, request->region, service);
         dw_write_text(out, ", SignedHeaders=");
         write_signed_names(out, headers, n);
         dw_write_text(out, ", Signature=");

@@ -37,6 +37,7 @@ typedef struct dw_sigv4_request {
     size_t n_headers; /* signed besides host, x-amz-date, x-amz-content-sha256 and
                          x-amz-security-token; any order, each name once */
     const char *payload_sha256; /* hex or "UNSIGNED-PAYLOAD" */
+    const char *service;        /* NULL: s3 */
     const char *region;
     int64_t wall_ms;
 } dw_sigv4_request;

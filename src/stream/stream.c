@@ -389,19 +389,23 @@ static dw_status check_tensor(const dw_stream *s, const dw_tensor *in_stream,
     return dw_tensor_fits_stream(in_stream, t, url, err);
 }
 
-static dw_status fail_count(const dw_stream *s, size_t n_tensors, dw_error *err)
+static dw_status fail_count(const dw_stream *s, const dw_tensor *tensors,
+                            size_t n_tensors, dw_error *err)
 {
     const dw_stream_record *r = &s->record;
+    char difference[DW_DIFFERENCE_TEXT];
     if (r->quantized.scheme[0])
         return dw_fail(
             err, DW_MISMATCH, dw_store_url(s->store),
             "the stream, quantised as %s, has %zu tensors, these weights would "
             "have %zu: %s",
             r->quantized.scheme, r->n_tensors, n_tensors, OTHER_PATTERNS);
-    return dw_fail(err, DW_MISMATCH, dw_store_url(s->store),
-                   "the stream is of another model: it has %zu tensors, these weights "
-                   "have %zu",
-                   r->n_tensors, n_tensors);
+    return dw_fail(
+        err, DW_MISMATCH, dw_store_url(s->store),
+        "the stream is of another model: it has %zu tensors, these weights "
+        "have %zu%s",
+        r->n_tensors, n_tensors,
+        dw_describe_difference(difference, r->tensors, r->n_tensors, tensors, n_tensors));
 }
 
 /* Whether the stream is for this list of tensors, in whatever order. */
@@ -409,7 +413,7 @@ static dw_status check_model(const dw_stream *s, const dw_tensor *tensors,
                              size_t n_tensors, dw_error *err)
 {
     if (n_tensors != s->record.n_tensors)
-        return fail_count(s, n_tensors, err);
+        return fail_count(s, tensors, n_tensors, err);
     dw_name_index names;
     dw_status status = dw_name_index_init(&names, tensors, n_tensors, err);
     if (status != DW_OK)

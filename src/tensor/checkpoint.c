@@ -68,6 +68,12 @@ static unsigned long count_shards(const char *name)
     return strcmp(end, ".safetensors") == 0 ? n : 1;
 }
 
+static bool is_torch_name(const char *name)
+{
+    return dw_name_ends(name, ".pt") || dw_name_ends(name, ".pth") ||
+           (strncmp(name, "pytorch_model", 13) == 0 && dw_name_ends(name, ".bin"));
+}
+
 /* Sets *OUT to the only .safetensors file in the directory. */
 static dw_status find_only_file(char **out, const char *dir, dw_error *err)
 {
@@ -77,9 +83,11 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     dw_status status = DW_OK;
     size_t n_found = 0;
     unsigned long n_shards = 1;
+    bool has_torch = false;
     *out = NULL;
     errno = 0;
     for (struct dirent *entry; status == DW_OK && (entry = readdir(stream)); errno = 0) {
+        has_torch |= is_torch_name(entry->d_name);
         if (!dw_name_ends(entry->d_name, ".safetensors") || ++n_found > 1)
             continue;
         n_shards = count_shards(entry->d_name);
@@ -89,8 +97,12 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     }
     if (status == DW_OK && errno != 0)
         status = dw_fail_errno(err, dir, "read the directory");
+    else if (status == DW_OK && n_found == 0 && has_torch)
+        status = dw_fail(err, DW_UNSUPPORTED, dir,
+                         "the weights there are files of PyTorch. " DW_CONVERT_TORCH);
     else if (status == DW_OK && n_found == 0)
-        status = dw_fail(err, DW_NOT_FOUND, dir, "the directory holds no checkpoint");
+        status = dw_fail(err, DW_NOT_FOUND, dir,
+                         "the directory holds no checkpoint: no .safetensors file");
     else if (status == DW_OK && n_found > 1)
         status = dw_fail(err, DW_INVALID, dir,
                          "the directory holds %zu .safetensors files and no index: name "

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/json_tree.h"
@@ -29,6 +30,23 @@ typedef struct cursor {
     char *text;
 } cursor;
 
+/* What people take for a safetensors file, by its first 8 bytes; NULL: something else. */
+static const char *foreign_kind(const uint8_t *bytes)
+{
+    static const struct {
+        const char *start, *kind;
+    } kinds[] = {
+        {"PK\003\004", "a file of PyTorch (or another ZIP archive). " DW_CONVERT_TORCH},
+        {"\200\002", "a file of PyTorch (or another pickle). " DW_CONVERT_TORCH},
+        {"GGUF", "a GGUF file: publish the safetensors files that it was made from"},
+        {"version ", "a pointer of Git LFS: fetch the file with `git lfs pull`"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (memcmp(bytes, kinds[i].start, strlen(kinds[i].start)) == 0)
+            return kinds[i].kind;
+    return NULL;
+}
+
 static dw_status find_header(const uint8_t **header, size_t *n_header,
                              const uint8_t *bytes, size_t n_bytes, const char *path,
                              dw_error *err)
@@ -38,6 +56,10 @@ static dw_status find_header(const uint8_t **header, size_t *n_header,
     if (r.failed)
         return dw_fail(err, DW_CORRUPT, path,
                        "%zu bytes are too few for a safetensors file", n_bytes);
+    /* a shorter header is one, whatever bytes its length has */
+    const char *kind = n > DW_SAFETENSORS_MAX_HEADER ? foreign_kind(bytes) : NULL;
+    if (kind)
+        return dw_fail(err, DW_UNSUPPORTED, path, "not a safetensors file but %s", kind);
     if (n > DW_SAFETENSORS_MAX_HEADER)
         return dw_fail(err, DW_CORRUPT, path,
                        "a header of %" PRIu64 " bytes is over the limit of %u", n,

@@ -14,6 +14,11 @@
 
 #define DW_SAFETENSORS_MAX_HEADER 100000000u /* as the stock library */
 
+/* What to do with weights that PyTorch saved. */
+#define DW_CONVERT_TORCH                                                                 \
+    "Convert them in Python: safetensors.torch.save_file(torch.load(FILE), "             \
+    "\"model.safetensors\"), or transformers' model.save_pretrained(DIR)"
+
 typedef struct dw_safetensors {
     dw_tensor *tensors; /* in offset order; names and dims are owned by `arena` */
     size_t n_tensors;
@@ -25,7 +30,7 @@ typedef struct dw_safetensors {
 
 /* Checks the whole header of the file BYTES, and returns its tensors with pointers into
  * BYTES. PATH is for errors. Fails with DW_CORRUPT, or DW_UNSUPPORTED for an unknown
- * dtype. */
+ * dtype or a file of another kind. */
 dw_status dw_safetensors_parse(dw_safetensors *out, const uint8_t *bytes, size_t n_bytes,
                                const char *path, dw_error *err);
 /* The same for a mapped file. The header is read safely: see base/map.h. */

@@ -7,17 +7,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-static dw_status load(dw_json **root, const char *path, dw_error *err)
-{
-    uint8_t *bytes;
-    size_t n_bytes;
-    dw_status status = dw_read_file(&bytes, &n_bytes, path, DW_SHARD_INDEX_MAX_SIZE, err);
-    if (status == DW_OK)
-        status = dw_json_read(root, bytes, n_bytes, "index", path, err);
-    dw_free(bytes);
-    return status;
-}
-
 static bool is_plain_name(const char *file)
 {
     return file[0] != '\0' && !strchr(file, '/') && strcmp(file, ".") != 0 &&
@@ -89,10 +78,11 @@ static int compare_names(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err)
+dw_status dw_shard_index_parse(dw_shard_index *out, const void *text, size_t n_bytes,
+                               const char *path, dw_error *err)
 {
     *out = (dw_shard_index){0};
-    dw_status status = load(&out->root, path, err);
+    dw_status status = dw_json_read(&out->root, text, n_bytes, "index", path, err);
     if (status != DW_OK)
         return status;
     const dw_json *map = dw_json_get(out->root, "weight_map");
@@ -106,6 +96,18 @@ dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *e
         qsort(out->entries, out->n_entries, sizeof *out->entries, compare_names);
     else
         dw_shard_index_release(out);
+    return status;
+}
+
+dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err)
+{
+    uint8_t *bytes;
+    size_t n_bytes;
+    *out = (dw_shard_index){0};
+    dw_status status = dw_read_file(&bytes, &n_bytes, path, DW_SHARD_INDEX_MAX_SIZE, err);
+    if (status == DW_OK)
+        status = dw_shard_index_parse(out, bytes, n_bytes, path, err);
+    dw_free(bytes);
     return status;
 }
 

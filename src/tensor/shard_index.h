@@ -27,6 +27,8 @@ typedef struct dw_shard_index {
 
 /* Files must be plain names, so that an index never leads out of its own directory. Links
  * in the directory are followed, as model caches need. */
+dw_status dw_shard_index_parse(dw_shard_index *out, const void *text, size_t n_bytes,
+                               const char *path, dw_error *err);
 dw_status dw_shard_index_read(dw_shard_index *out, const char *path, dw_error *err);
 void dw_shard_index_release(dw_shard_index *index);
 

@@ -118,6 +118,41 @@ size_t dw_name_index_find(const dw_name_index *index, const char *name)
     return SIZE_MAX;
 }
 
+/* The first name of A that B lacks, or NULL. */
+static const char *first_missing(const dw_tensor *a, size_t n_a, const dw_tensor *b,
+                                 size_t n_b)
+{
+    dw_name_index names;
+    const char *missing = NULL;
+    if (dw_name_index_init(&names, b, n_b, NULL) != DW_OK)
+        return NULL;
+    for (size_t i = 0; !missing && i < n_a; i++)
+        if (dw_name_index_find(&names, a[i].name) == SIZE_MAX)
+            missing = a[i].name;
+    dw_name_index_release(&names);
+    return missing;
+}
+
+const char *dw_describe_difference(char out[DW_DIFFERENCE_TEXT], const dw_tensor *stream,
+                                   size_t n_stream, const dw_tensor *given,
+                                   size_t n_given)
+{
+    const char *missing = first_missing(stream, n_stream, given, n_given);
+    const char *extra = missing ? NULL : first_missing(given, n_given, stream, n_stream);
+    out[0] = '\0';
+    if (missing)
+        snprintf(out, DW_DIFFERENCE_TEXT,
+                 ". '%.200s' is missing here; if it is tied to another tensor, give that "
+                 "one under both names",
+                 missing);
+    else if (extra)
+        snprintf(out, DW_DIFFERENCE_TEXT,
+                 ". '%.200s' is not in the stream; if it is tied to another tensor, "
+                 "leave it out",
+                 extra);
+    return out;
+}
+
 typedef struct extent {
     uintptr_t begin, end;
 } extent;

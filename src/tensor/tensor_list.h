@@ -29,6 +29,14 @@ dw_status dw_name_index_init(dw_name_index *out, const dw_tensor *tensors, size_
                              dw_error *err);
 void dw_name_index_release(dw_name_index *index);
 
+#define DW_DIFFERENCE_TEXT 384
+
+/* Writes which tensor of a stream's list GIVEN lacks, or which it has too many, and what
+ * to do if its weights are tied. Returns OUT: "" if the names are the same. */
+const char *dw_describe_difference(char out[DW_DIFFERENCE_TEXT], const dw_tensor *stream,
+                                   size_t n_stream, const dw_tensor *given,
+                                   size_t n_given);
+
 /* The index of the tensor of that name, or SIZE_MAX. */
 size_t dw_name_index_find(const dw_name_index *index, const char *name);
 

@@ -8,6 +8,7 @@
  *     highest.json    the commit of the highest version (follow/follow_history.c)
  *     staged, patch   of a checkpoint with an index (target_files.h)
  *     NAME.staged, NAME.patch     of a checkpoint that is the file NAME
+ *     engine-*        of engines that prepare patches by themselves (engine/ready.h)
  *     baseline, folds             of a publisher (publish/)
  *     *.tmp-*         files under construction, those of weights and companion files too
  *

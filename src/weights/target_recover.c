@@ -75,7 +75,8 @@ static dw_status leave_shared(const dw_checkpoint *ckpt, bool *copied, dw_error 
 }
 
 /* Locks the files, and reports whether there is a patch file to finish. Removes the
- * staged file, and a patch that the directory's record does not name. */
+ * staged file and, for a follower, a patch that the directory's record does not name;
+ * others refuse that. */
 static dw_status lock_files(dw_target *r, const char *path, bool *pending, dw_error *err)
 {
     dw_target_files *t = &r->files;
@@ -83,15 +84,18 @@ static dw_status lock_files(dw_target *r, const char *path, bool *pending, dw_er
     dw_status status = dw_target_files_find(t, path, err);
     if (status == DW_OK)
         status = dw_target_files_lock(t, err);
-    if (status != DW_OK)
-        return status;
-    status = dw_target_files_may_finish(t, pending, err);
+    if (status == DW_OK)
+        status = dw_target_files_may_finish(t, pending, err);
+    if (status == DW_OK && !*pending)
+        status = dw_file_exists(t->patch_path, &exists, err);
+    if (status == DW_OK && exists && !r->dir)
+        status = dw_fail(err, DW_CONFLICT, t->patch_path,
+                         "the directory's state file does not name this patch, so it is "
+                         "not applied. The next pull or follow removes it");
     if (status != DW_OK)
         return status;
     dw_remove_leftovers(t->staged_path);
     status = dw_remove_file(t->staged_path, err);
-    if (status == DW_OK && !*pending)
-        status = dw_file_exists(t->patch_path, &exists, err);
     if (status == DW_OK && exists)
         status = dw_remove_file(t->patch_path, err);
     r->had_stray = r->had_stray || exists;

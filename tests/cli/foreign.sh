@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Other systems' versions: only mirror reads them, and every other verb says so.
+# Other systems' versions: only mirror reads them, and every other verb says so. Other
+# kinds of files, and other models, are refused by name.
 . "$(dirname "$0")/stream_lib.sh"
 small_run 2 --codec gap --trl v3
 url=$store/trl
@@ -33,3 +34,27 @@ deltawire pull "$store/ours" --into model --quiet
 it "looks for a deltawire stream first"
 deltawire publish "$url" run/base --quiet
 deltawire log "$url" --json | holds '"stream" in o'
+
+it "says what a file of PyTorch is, and how to convert it"
+python3 - <<'END'
+import pickle, zipfile
+with zipfile.ZipFile("trained.pt", "w") as f:
+    f.writestr("archive/data.pkl", pickle.dumps({}))
+with open("old.pt", "wb") as f:
+    pickle.dump({"weight": 1}, f, protocol=2)
+END
+mkdir -p bin
+cp trained.pt bin/pytorch_model.bin
+printf 'version https://git-lfs.github.com/spec/v1\n' >pointer.safetensors
+for file in trained.pt old.pt bin; do
+    unchanged fails 7 'PyTorch.*save_file(torch.load' deltawire publish "$store/new" $file
+done
+fails 7 'git lfs pull' deltawire verify pointer.safetensors
+
+it "names the first tensor that another model lacks or has too many"
+make_checkpoint two.safetensors '{"embed.weight": [4], "lm_head.weight": [4]}'
+make_checkpoint one.safetensors '{"embed.weight": [4]}'
+deltawire publish "$store/two" two.safetensors --quiet
+deltawire publish "$store/one" one.safetensors --quiet
+fails 5 "'lm_head.weight' is missing here; if it is tied" deltawire publish "$store/two" one.safetensors
+fails 5 "'lm_head.weight' is not in the stream; if it is tied" deltawire publish "$store/one" two.safetensors

@@ -21,7 +21,10 @@ for verb in $verbs; do
     grep -q "^  deltawire $verb\b" help.txt
     [ ! -s err.txt ]
     deltawire "$verb" -h | cmp - help.txt
+    deltawire help "$verb" | cmp - help.txt
 done
+deltawire help | cmp - <(deltawire --help)
+fails 2 "no verb 'frobnicate'" deltawire help frobnicate
 
 it "names each option in help, manual page and completion"
 "$root/scripts/manual.sh" "$deltawire" "$root/docs/deltawire.1" >page.1

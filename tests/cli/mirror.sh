@@ -4,6 +4,7 @@
 . "$(dirname "$0")/stream_lib.sh"
 small_run 8
 ours=$store/ours
+ours2=$store/ours2
 formats='trl slime'
 
 mirror() { # FROM TO NAME OPTION...
@@ -29,6 +30,7 @@ peer_is() {
 
 it "writes each version in the other formats, with the same number"
 new_stream "$ours" 3
+new_stream "$ours2" 3
 for format in $formats; do
     mirror "$ours" "$store/$format" "$format" --as "$format" --once >out.mirror 2>err.mirror
     grep -q '^version 3: [0-9,]* changed' out.mirror
@@ -120,6 +122,57 @@ mirror "$ours" "$store/later" later --as trl --once --quiet
 mirror "$store/later" "$store/renumbered" renumbered --once >out.mirror 2>err.mirror
 grep -q '^version 8 is version 0 there: the whole model' out.mirror
 grep -q "1 version was written, the newest is 0, made of FROM's version 8$" err.mirror
+
+it "mirrors TRL to slime, also when it is started again"
+mirror "$store/trl" "$store/slime-of-trl" slime-of-trl --as slime --once --quiet
+peer_is "$store/slime-of-trl" 8
+rm -r work/slime-of-trl
+mirror "$store/trl" "$store/slime-of-trl" slime-of-trl --once --json | tail -n 1 |
+    holds 'o == {"event": "done", "from_version": 8, "version": 8, "versions": 0}'
+
+# as_of_trl FILE: without the digests that only deltawire writes
+as_of_trl() {
+    python3 - "$1" <<'END'
+import json, sys
+data = open(sys.argv[1], "rb").read()
+n = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + n])
+kept = ("format", "version", "sparse", "model_version", "encoding")
+header["__metadata__"] = {key: header["__metadata__"][key] for key in kept}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(sys.argv[1], "wb") as f:
+    f.write(len(text).to_bytes(8, "little") + text + data[8 + n:])
+END
+}
+
+it "ends when FROM's run is started again, and publishes nothing of the new run"
+new_stream "$store/new-run" 2
+publish_step "$store/new-run" 5 # as its version 3
+publish_step "$store/new-run" 6
+mirror "$store/new-run" "$store/new-trl" new-trl --as trl --once --quiet
+mirror "$ours2" "$store/old-trl" old-trl --as trl --once --quiet
+start again mirror "$store/old-trl" "$store/again" --work work/again --interval 0.2
+again=$!
+wait_until grep -q '^version 3' out.again
+for version in 3 4; do
+    key=deltas/step_00000$version.safetensors
+    object_get "$store/new-trl" "$key" delta
+    as_of_trl delta
+    object_put "$store/old-trl" "$key" delta
+done
+ends $again 4
+grep -q "a run was started again" err.again
+[ "$(states "$store/again")" = "$(states "$ours2")" ]
+fails 4 "a run was started again" mirror "$store/old-trl" "$store/again" again --once
+
+it "goes to a later whole version if the newest one in TO does not decode any more"
+mirror "$ours2" "$store/repaired-trl" repaired-trl --as trl --once --quiet
+rm -r work/repaired-trl
+object_remove "$ours2" "$(object_of "$ours2" 2)"
+deltawire repair "$ours2" "$(printf run/step_%06d 5)" --quiet >out.repair
+mirror "$ours2" "$store/repaired-trl" repaired-trl --once --json | sed -n 1p |
+    holds 'o["from_version"] == 4 and o["whole"]'
 
 it "refuses what it cannot do, and reports what to do"
 fails 2 "use deltawire cp" mirror "$ours" "$store/copy" copy --once

@@ -52,6 +52,7 @@ silent mirror trl back --once --work work-back
 silent repair s run/step_000003
 shows '^ *4 ' log s
 shows 'version 4' status s
+shows 'version 4' ls s
 shows bits stats s
 shows 'would remove' gc s --keep 1 --dry-run
 silent gc s --keep 1

@@ -124,3 +124,16 @@ rm -r place/run
 mv newer place/run
 deltawire pull "$url" --into high --quiet >/dev/null
 [ "$(state_of high)" = "$(state_at 6)" ]
+
+it "--new begins a new stream where one was removed, and only there"
+deltawire publish "file://$PWD/exp/stream" run/step_000001 --quiet
+fails 8 'there is a stream already' deltawire publish "file://$PWD/exp/stream" run/step_000001 --new
+rm -r exp
+fails 9 'the stream was removed.*to begin a new stream, add --new' \
+    deltawire publish "file://$PWD/exp/stream" run/step_000001
+deltawire publish "file://$PWD/exp/stream" run/step_000002 --new --quiet
+deltawire publish "file://$PWD/exp/own" run/step_000001 --baseline own --quiet
+rm -r exp/own
+deltawire publish "file://$PWD/exp/own" run/step_000002 --baseline own --new --quiet
+deltawire pull "file://$PWD/exp/own" --into pulled --quiet
+same_weights pulled run/step_000002

@@ -79,6 +79,12 @@ it "needs the number of versions to keep"
 fails 2 "--keep N is missing" deltawire gc "$url"
 fails 2 "at least 1" deltawire gc "$url" --keep 0
 
+it "says how to get rid of versions if none is stored whole"
+deltawire publish "$store/plain" run/base --anchor-factor 0 --quiet
+publish_step "$store/plain" 1 --anchor-factor 0
+prints "held by .*deltawire compact $store/plain --anchor. stores the newest" \
+    deltawire gc "$store/plain" --keep 1
+
 it "keeps what a follower needs"
 deltawire gc "$url" --keep 2 --json | holds 'o["floor"] <= 2 and "slow-one" in o["held_by"]'
 prints 'forgot follower slow-one' deltawire gc "$url" --forget slow-one

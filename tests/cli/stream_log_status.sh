@@ -81,6 +81,13 @@ deltawire status "$url" >out.txt
 grep -q '^  slow-one: version 5, 1 behind, stopped, .* ago, host ' out.txt
 grep -q '^  head       version 6, .* old$' out.txt
 
+it "a follower that was killed is silent"
+object_edit "$url" followers/slow-one.json \
+    'o |= {"status": "following", "time": "2026-01-02T03:04:05Z"}'
+prints '^  slow-one: version 5, 1 behind, silent since 2026-01-02T03:04:05Z (was following)' \
+    deltawire status "$url"
+deltawire status "$url" --json | holds 'o["followers"][0]["silent"] is True'
+
 it "a follower ahead of the head shows that the store was rolled back"
 deltawire status "$url" --json >out.json
 head=$(json 'o["head"]' <out.json)

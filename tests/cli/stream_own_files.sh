@@ -35,6 +35,14 @@ deltawire follow "$url" --into m --until 1 --no-report >/dev/null 2>err.stray
 grep -q 'warning: m: .* the patch was removed' err.stray
 deltawire pull "$url" --into m --json | holds 'not o.get("warnings")'
 
+it "does not finish a patch that its state file does not name, and leaves it to the next pull"
+echo "not ours" >$stray
+keeps m fails 8 "$stray: .* does not name this patch" deltawire recover m
+keeps m fails 8 "$stray: .* does not name this patch" \
+    deltawire apply run/deltas/step_000002.safetensors --to m
+deltawire pull "$url" --into m --quiet 2>/dev/null
+deltawire recover m | grep 'nothing to recover' >/dev/null
+
 it "refuses names that could be its own, or weights"
 cp -r run/base own
 mkdir own/.deltawire

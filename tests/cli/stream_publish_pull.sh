@@ -18,7 +18,7 @@ holds 'o["version"] == 1 and not o["created"] and o["ratio"] > 20' <out.json
 deltawire publish "$url" run/step_000002 --step 2 >out.txt
 grep -q '^  version    2$' out.txt
 grep -q '^  changed    .* of .* elements' out.txt
-grep -q '^  full model .* times as much' out.txt
+grep -q '^  full model .* times the size of this version' out.txt
 
 it "fills a new directory"
 deltawire pull "$url" --into model --json >out.json

@@ -90,3 +90,13 @@ publish_step "$url" 3
 cp -r run/step_000004 output/checkpoint-1700
 ends $four 8
 grep -q "^deltawire: $url: .*somebody else publishes here" err.four
+
+it "waits for a directory that is not there yet"
+start five publish "$store/late" --watch later/output
+five=$!
+wait_until grep -q '^deltawire: later/output: it is not there yet: waiting for it$' err.five
+mkdir -p later/output
+cp -r run/step_000001 later/output/checkpoint-1
+wait_until head_is 0 "$store/late"
+kill -TERM $five
+ends $five 0

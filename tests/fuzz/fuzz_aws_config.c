@@ -45,13 +45,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     fill(config_fd, bytes, n_config);
     fill(credentials_fd, bytes + n_config + !!end, n_bytes - n_config - !!end);
 
-    dw_aws_config config;
+    dw_aws_files files;
+    dw_aws_profile profile;
+    dw_aws_config config = {0};
     dw_error err;
-    if (dw_aws_config_load(&config, NULL, &err) == DW_OK) {
-        check(config.region && *config.region);
-        check(!config.access_key == !config.secret_key);
-        check(!config.session_token || config.access_key);
-    }
+    dw_status status = dw_aws_files_read(&files, &err);
+    if (status == DW_OK)
+        status = dw_aws_profile_choose(&profile, &files, NULL, &err);
+    if (status == DW_OK)
+        status = dw_aws_config_load(&config, &profile, NULL, &err);
+    check(status != DW_OK || (config.region && *config.region));
+    if (status == DW_OK && profile.source_profile) /* as a role does */
+        (void)dw_aws_profile_find(&files, profile.source_profile);
     dw_aws_config_release(&config);
+    dw_aws_files_release(&files);
     return 0;
 }

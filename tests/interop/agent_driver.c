@@ -25,10 +25,19 @@ static void report_all(dw_agent *agent)
                                   .n_changed = 9000 + 13 * v,
                                   .n_objects = 1,
                                   .n_bytes = 8000 + 7 * v};
-        dw_rollout_step step = {
-            v - 1,         v,       1,       8000 + 7 * v, 9000 + 13 * v, 90 * v * v,
-            1000 + 40 * v, 300 + v, 120 * v, 5000 + v,     200,           30000 + 100 * v,
-            6000 + 121 * v};
+        dw_rollout_step step = {.from = v - 1,
+                                .version = v,
+                                .n_objects = 1,
+                                .n_bytes = 8000 + 7 * v,
+                                .n_changed = 9000 + 13 * v,
+                                .fetch_us = 90 * v * v,
+                                .decode_us = 1000 + 40 * v,
+                                .pause_us = 300 + v,
+                                .scatter_us = 120 * v,
+                                .update_us = 5000 + v,
+                                .resume_us = 200,
+                                .finish_us = 30000 + 100 * v,
+                                .stopped_us = 6000 + 121 * v};
         if (v <= 20)
             dw_agent_report_commit(agent, &commit);
         else

@@ -20,8 +20,8 @@ import urllib.parse
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "src/agent/page.html"
 MODEL = {"url": "s3://weights/qwen3-0.6b-grpo", "id": "9f86d081884c7d659a2feaa0c55ad015",
          "tensors": 310, "elements": 596049920, "bytes": 1192099840}
-PHASES = {"fetch": 58, "decode": 31, "pause": 6, "scatter": 4.2, "update": 11, "resume": 3,
-          "finish": 42}  # typical, in ms
+PHASES = {"fetch": 58, "decode": 31, "ready": 9, "pause": 6, "scatter": 4.2, "update": 11,
+          "resume": 3, "finish": 42}  # typical, in ms
 
 
 def policy(page):
@@ -78,7 +78,8 @@ def engine(state="serving", version=None, where="http://127.0.0.1:8000", error=N
 def follower(name, version, head, age=4.0, status="following", message=""):
     return {"id": name, "version": version, "host": name.split("-")[0], "status": status,
             "lag": None if version is None else head - version, "message": message,
-            "time": rfc(age), "age_seconds": age}
+            "time": rfc(age), "age_seconds": age,
+            "silent": age > 180 and status != "stopped"}
 
 
 def trouble(code, where, text, since, until=None):

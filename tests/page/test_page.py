@@ -102,8 +102,8 @@ def test_every_state(screen, agent, state):
 
 def test_marks_stand_out(screen, agent):
     """Colours of charts and icons: 3:1 on a card, in both schemes."""
-    names = ["bar", "faint", "fetch", "decode", "pause", "scatter", "update", "resume",
-             "finish", "ok", "warn", "bad", "accent", "quiet"]
+    names = ["bar", "faint", "fetch", "decode", "ready", "pause", "scatter", "update",
+             "resume", "finish", "ok", "warn", "bad", "accent", "quiet"]
     script = CONTRAST[:CONTRAST.index("const poor")] + """
         const style = getComputedStyle(document.documentElement);
         const light = name => luminance(rgba(style.getPropertyValue('--' + name)));

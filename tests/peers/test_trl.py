@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import uuid
 
 import numpy as np
@@ -96,13 +95,12 @@ class Run:
             output_dir=str(self.where / "out"), use_cpu=True, bf16=False, max_steps=N_STEPS,
             per_device_train_batch_size=8, num_generations=4, max_completion_length=16,
             token_budget=0, learning_rate=5e-3, logging_steps=1, report_to="none",
-            save_strategy="no", vllm_server_base_url=self.hosts[0].server.url)
+            save_strategy="no",
+            vllm_server_base_url=self.transfer.gate([host.gate.url for host in self.hosts]))
         prompts = [[{"role": "user", "content": f"{i}?"}] for i in range(16)]
         trainer = AsyncGRPOTrainer(
-            str(self.base), even_tokens, args, Dataset.from_dict({"prompt": prompts}),
-            weight_transfer=self.transfer)
-        deltawire.trl.RolloutWorker.replace(
-            trainer, servers=[host.gate.url for host in self.hosts])
+            str(self.base), even_tokens, args, Dataset.from_dict({"prompt": prompts}))
+        self.transfer.attach(trainer)
         trainer.rollout_queue = self.tap = Tap(trainer.rollout_queue)
         trainer.train()
         self.model = {name: p.detach().to(torch.bfloat16)
@@ -249,54 +247,17 @@ def test_the_last_version_is_the_trained_model(run):
 
 # ---- numbers ----------------------------------------------------------------------------
 
-def test_numbers_of_versions():
-    import multiprocessing
+def test_numbers_of_versions(tmp_path):
+    import deltawire.trl
 
-    from deltawire._trl_worker import _Versions
-
-    versions = _Versions(multiprocessing.get_context("spawn"))
-    assert versions.number_of(5) == 1  # during the first sync
+    transfer = deltawire.trl.WeightTransfer(f"file://{tmp_path}/run")
+    assert transfer._number_of(5) == 1  # during the first sync
     # a stream that others wrote to between the syncs 2 and 3, and a run that began at 2
-    versions.value = 1
-    for number, version in ((2, 10), (3, 15), (4, 16)):
-        versions.note(number, version, "ab" * 16)
-        versions.value = number
-    numbers = {version: versions.number_of(version) for version in (7, 10, 12, 15, 16, 17)}
+    transfer.versions |= {2: 10, 3: 15, 4: 16}
+    transfer.model_version = 4
+    numbers = {version: transfer._number_of(version) for version in (7, 10, 12, 15, 16, 17)}
     # older than all: as far back as it is; newer than all: the current sync
     assert numbers == {7: -1, 10: 2, 12: 2, 15: 3, 16: 4, 17: 5}
-    for number in range(5, versions.N + 10):
-        versions.note(number, number + 12, "ab" * 16)
-        versions.value = number
-    assert versions.number_of(number + 12 - 100) == number - 100
-    assert versions.number_of(16) == 4  # forgotten, but still counted back correctly
-    assert versions.stream == "ab" * 16
-
-
-def test_an_interrupt_while_a_number_is_set():
-    """The worker's process goes on."""
-    import multiprocessing
-
-    from deltawire._trl_worker import _Versions
-
-    versions = _Versions(multiprocessing.get_context("spawn"))
-
-    def trace(frame, event, _):
-        if event == "return" and frame.f_code.co_name == "__enter__":
-            raise KeyboardInterrupt  # a lock is taken, and nobody knows
-        return trace
-
-    sys.settrace(trace)
-    try:
-        with versions.get_lock():
-            versions.value = 1
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-    worker = threading.Thread(target=versions.number_of, args=(1,), daemon=True)
-    worker.start()
-    worker.join(30)
-    assert not worker.is_alive()
 
 
 # ---- the transfer by itself, over a server of that run ----------------------------------

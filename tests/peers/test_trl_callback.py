@@ -1,4 +1,5 @@
 """A trainer of transformers publishes by a callback."""
+import copy
 import os
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import deltawire.trl  # noqa: E402
 from vllm_server import free_port  # noqa: E402
 
 
-def train(where, url, dtype=torch.float32, also=(), **options):
+def train(where, url, dtype=torch.float32, also=(), wrap=lambda model: model, **options):
     config = transformers.Qwen3Config(
         vocab_size=64, hidden_size=32, intermediate_size=64, head_dim=16,
         num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
         tie_word_embeddings=True)
     torch.manual_seed(3)
-    model = transformers.Qwen3ForCausalLM(config).to(dtype)
+    model = wrap(transformers.Qwen3ForCausalLM(config).to(dtype))
     rows = [{"input_ids": [i % 64, 1, 2, 3], "labels": [i % 64, 1, 2, 3]} for i in range(64)]
     arguments = transformers.TrainingArguments(
         output_dir=str(where / "out"), max_steps=5, per_device_train_batch_size=2,
@@ -108,3 +109,19 @@ def test_ranks_publish_their_shards(tmp_path):
     assert last.keys() == trained.keys()
     for name, weight in trained.items():
         assert torch.equal(last[name].view(torch.int16), weight.view(torch.int16))
+
+
+def test_adapters_are_published_merged(tmp_path):
+    peft = pytest.importorskip("peft")
+    url = f"file://{tmp_path}/run"
+    model = train(tmp_path, url, wrap=lambda model: peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules=["q_proj", "up_proj"])))
+    plain = {name: p.detach().to(torch.bfloat16)
+             for name, p in copy.deepcopy(model).merge_and_unload().named_parameters()}
+    last = pulled(url, tmp_path / "into")
+    assert last.keys() == plain.keys()
+    for name, weight in plain.items():
+        assert torch.equal(last[name].view(torch.int16), weight.view(torch.int16))
+    _, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "into", output_loading_info=True)
+    assert not any(report.values()), report

@@ -1,13 +1,13 @@
 """The requests of trainers to engines that fail: over real connections, to a server that answers
 as the test wants."""
-import asyncio
-import collections
 import http.server
 import json
-import multiprocessing
 import socket
 import subprocess
 import threading
+import types
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -156,18 +156,42 @@ def test_a_store_is_no_url_for_workers_that_are_driven(tmp_path):
         trl.WeightTransfer(store, engines=["http://gpu1:8000"], drive={"store": {}})
 
 
-@pytest.fixture
-def worker():
-    pytest.importorskip("trl")
-    pytest.importorskip("vllm")
-    from deltawire import _trl_worker
-
-    return _trl_worker
-
-
 def token(label):
     return {"token_ids": [7], "logprobs": {"content": [{"logprob": -1.0}]},
             "weight_versions": [{"version": label}]}
+
+
+@pytest.fixture
+def gate(server, monkeypatch):
+    _trl_gate = pytest.importorskip("deltawire._trl_gate")
+    monkeypatch.setattr(_trl_gate, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(_trl_gate, "UNLABELLED_REST_S", 0.01)
+    gate = _trl_gate.Gate([f"http://127.0.0.1:{server.port}"], lambda: STREAM)
+    yield gate
+    gate.close()
+
+
+def complete(gate):
+    """What TRL's rollouts ask for: the status and the answer."""
+    request = urllib.request.Request(
+        gate.url + "/v1/completions", json.dumps({"prompt": [1, 2], "max_tokens": 4}).encode(),
+        {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def sample(*turns):
+    """TRL's sample of a conversation: its generated turns, and a token of context before each."""
+    ids, mask, logprobs = [], [], []
+    for tokens, probabilities in turns:
+        ids += [0, *tokens]
+        mask += [0] + [1] * len(tokens)
+        logprobs += [0.0, *probabilities]
+    return types.SimpleNamespace(input_ids=np.array(ids), completion_mask=np.array(mask),
+                                 old_log_probs=np.array(logprobs, np.float32))
 
 
 @pytest.mark.parametrize("choice, message", [
@@ -176,28 +200,85 @@ def token(label):
     (token("cd" * 16 + ":3"), "which is no version of the stream abab"),
     ({"token_ids": [], "weight_versions": []}, "answers with no token"),
 ])
-def test_servers_that_never_have_a_version_end_the_wait(
-        server, worker, monkeypatch, choice, message):
-    import aiohttp
+def test_servers_that_never_have_a_version_end_the_wait(server, gate, choice, message):
+    server.answers["/inference/v1/generate"] = {"choices": [choice]}
+    status, answer = complete(gate)
+    assert status == 503 and message in answer["error"]
+    assert gate.n_unlabelled >= 1
+    server.answers["/inference/v1/generate"] = {"choices": [token(f"{STREAM}:3")]}
+    status, answer = complete(gate)
+    assert status == 200
+    assert answer["choices"][0]["token_ids"] == [7]
+    assert answer["choices"][0]["logprobs"] == {"token_logprobs": [-1.0]}
+    assert gate.version(sample(([7], [-1.0]))) == 3
 
-    monkeypatch.setattr(worker, "GIVE_UP_S", 0.3)
-    monkeypatch.setattr(worker, "UNLABELLED_REST_S", 0.01)
-    server.answers[worker.GENERATE] = {"choices": [choice]}
-    loop = object.__new__(worker._Loop)  # without TRL's datasets and tokenizers
-    loop._servers = [worker._Server(f"http://127.0.0.1:{server.port}")]
-    loop._counters = collections.Counter()
-    loop._model_version_value = worker._Versions(multiprocessing)
-    loop._model_version_value.note(1, 0, STREAM)
-    loop.request_timeout, loop.max_tokens, loop.temperature, loop.top_p = 60, 4, 1.0, 1.0
-    loop.top_k, loop.min_p, loop.repetition_penalty = -1, None, 1.0
 
-    async def generate():
-        worker._turns.set([])
-        async with aiohttp.ClientSession() as loop.session:
-            return await loop._generate_one_turn([1, 2])
+def test_a_sample_has_the_oldest_version_of_its_turns(server, gate):
+    for tokens, label in (([7], 5), ([8], 4)):
+        choice = token(f"{STREAM}:{label}") | {"token_ids": tokens}
+        server.answers["/inference/v1/generate"] = {"choices": [choice]}
+        assert complete(gate)[0] == 200
+    assert gate.version(sample(([7], [-1.0]))) == 5
+    assert gate.version(sample(([7], [-1.0]), ([8], [-1.0]))) == 4
+    assert gate.version(sample(([7], [-1.0]), ([9], [-1.0]))) is None  # of another server
 
-    with pytest.raises(RuntimeError, match=message):
-        asyncio.run(generate())
-    assert loop._counters["rollout/unlabelled_total"] >= 1
-    server.answers[worker.GENERATE] = {"choices": [token(f"{STREAM}:3")]}
-    assert asyncio.run(generate()) == ([7], [-1.0])
+
+def test_a_gate_forwards_other_requests(server, gate):
+    server.answers["/v1/models"] = {"data": [{"max_model_len": 256}]}
+    with urllib.request.urlopen(gate.url + "/v1/models", timeout=300) as answer:
+        assert json.load(answer) == server.answers["/v1/models"]
+    assert "/v1/models" in server.asked
+
+
+@pytest.mark.filterwarnings("ignore::deltawire.PublishWarning")
+class TestLayouts:
+    """Trainers of other versions of TRL: stand-ins with the layout of 1.18's release notes, in
+    which no object has the methods of a weight transfer, and with no seam at all."""
+
+    @pytest.fixture
+    def trainer(self, tmp_path):
+        trl_1_18 = pytest.importorskip("trl_1_18")
+        return trl_1_18.AsyncGRPOTrainer
+
+    def test_a_trainer_of_1_18(self, tmp_path, server, trainer):
+        import torch
+
+        from deltawire.trl import WeightTransfer
+
+        url = f"file://{tmp_path}/run"
+        transfer = WeightTransfer(url)
+        made = trainer(tmp_path, transfer.gate([f"http://127.0.0.1:{server.port}"]))
+        transfer.attach(made)
+        served = server.answers["/inference/v1/generate"] = {"choices": [None]}
+
+        def serve(_):
+            label = f"{transfer.publisher.stream_id}:{transfer.version}"
+            served["choices"] = [token(label) | {"token_ids": [7 + transfer.version]}]
+
+        transfer._on_sync = serve
+        made.train()
+        assert transfer.versions == {1: 0, 2: 1, 3: 2, 4: 3}
+        assert made.model_version == made.worker_version == 4
+        assert made.samples and all(
+            sample.metrics["deltawire/version"] == sample.input_ids[-1] - 7
+            and transfer.versions[sample.model_version] == sample.input_ids[-1] - 7
+            for sample in made.samples)
+        into = {name: torch.zeros(p.shape, dtype=torch.bfloat16)
+                for name, p in made.model.named_parameters()}
+        with deltawire.Follower(url, tensors=into) as follower:
+            follower.sync()
+        for name, p in made.model.named_parameters():
+            assert torch.equal(into[name], p.detach().to(torch.bfloat16)), name
+
+    def test_no_seam(self, tmp_path, trainer, monkeypatch):
+        import sys
+        import trl_1_18
+
+        from deltawire.trl import WeightTransfer
+
+        monkeypatch.setitem(sys.modules, "trl", trl_1_18)
+        made = trainer(tmp_path, "http://127.0.0.1:1")
+        monkeypatch.delattr(trainer, "_sync_weight")
+        with pytest.raises(RuntimeError, match="TRL 1.18.0: AsyncGRPOTrainer has not a "
+                                               "`_sync_weight` or an object with init_weight"):
+            WeightTransfer(f"file://{tmp_path}/run").attach(made)

@@ -44,24 +44,28 @@ def base(tmp_path_factory):
 
 def synced(base, tmp_path, **options):
     """The files of the version that a trainer's first sync makes."""
+    transfer = deltawire.trl.WeightTransfer(f"file://{tmp_path}/run", **options)
+    trainer = made(base, tmp_path)
+    transfer.attach(trainer)
+    trainer._sync_weight()
+    transfer.destroy()
+    with deltawire.Stream(transfer.url) as stream:
+        return stream.files(stream.head)
+
+
+def made(base, tmp_path, **options):
     import without_gpu
     from datasets import Dataset
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
     without_gpu.prepare()
-    url = f"file://{tmp_path}/run"
-    transfer = deltawire.trl.WeightTransfer(url, **options)
     args = AsyncGRPOConfig(
         output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, max_steps=1,
         per_device_train_batch_size=2, num_generations=2, report_to="none")
-    trainer = AsyncGRPOTrainer(
+    return AsyncGRPOTrainer(
         str(base), lambda **_: 0.0, args,
         Dataset.from_dict({"prompt": [[{"role": "user", "content": "?"}]]}),
-        weight_transfer=transfer, rollout_worker=NoRollouts())
-    trainer._sync_weight()
-    transfer.destroy()
-    with deltawire.Stream(url) as stream:
-        return stream.files(stream.head)
+        rollout_worker=NoRollouts(), **options)
 
 
 def test_they_are_those_of_the_trainer(base, tmp_path):
@@ -86,3 +90,25 @@ def test_weights_of_another_iterator_have_no_files(tmp_path):
     transfer.destroy()
     with deltawire.Stream(url) as stream:
         assert stream.files(stream.head) is None
+
+
+def test_adapters_are_merged_and_the_model_stays(base, tmp_path):
+    peft = pytest.importorskip("peft")
+    transfer = deltawire.trl.WeightTransfer(f"file://{tmp_path}/run")
+    # without the argument 1.16 asks a server whether it takes adapters
+    trainer = made(base, tmp_path, weight_transfer=transfer, peft_config=peft.LoraConfig(
+        r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    transfer.attach(trainer)
+    before = {name: t.clone() for name, t in trainer.model.state_dict().items()}
+    trainer._sync_weight()
+    transfer.destroy()
+    assert transfer.versions == {1: 0} and trainer.model_version == 1
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    plain = trainer.model.merge_and_unload()
+    wanted = {name: p.detach().to(torch.bfloat16) for name, p in plain.named_parameters()}
+    into = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+    with deltawire.Follower(transfer.url, tensors=into) as follower:
+        follower.sync()
+    for name, tensor in wanted.items():
+        assert torch.equal(into[name].view(torch.int16), tensor.view(torch.int16)), name

@@ -145,12 +145,35 @@ def test_an_apply_that_fails_is_done_again(stream, source):
     with one.lock:
         failing = one._follower = Failing(one._follower, 3)
     stream.publish(1)
-    with pytest.raises(deltawire.Unavailable):
-        serve(one, 1)
-    stream.wait_for(1, "staged", "1")
+    assert serve(one, 1) == [1]  # the engine does not wait for the directory
+    stream.wait_for(1, "serving", "")
     assert failing.n == -1
     stream.publish(1)
-    stream.wait_for(2, "staged", "2")
+    stream.wait_for(1, "staged", "2")
+
+
+def test_the_directory_waits_for_the_engine(stream, source):
+    """A step that the engine did not store is not in the directory either."""
+    one = source()
+    stream.wait_for(0, "staged", "0")
+    serve(one, 0, whole=True)
+    stream.publish(1)
+    stream.wait_for(0, "staged", "1")
+
+    def fails(to, patch):
+        assert one._follower.version == 0
+        raise RuntimeError("as the test wants")
+
+    with pytest.raises(RuntimeError, match="as the test wants"):
+        one.bring(1, fails)
+    stream.wait_for(1, "staged", "1")  # all of it is there for the engine to load
+    assert one.position() == (1, deltawire.digest(stream.weights).state)
+    with one.lock:
+        stream.publish(1)
+        assert one.bring(2, lambda to, patch: "stored") == "stored"
+        assert one._follower.version == 1
+        one.settle()
+        assert one.position() == (2, deltawire.digest(stream.weights).state)
 
 
 def test_a_fault_that_is_no_end_does_not_end_the_thread(stream, source):

@@ -32,7 +32,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "/objects/" in self.path and self.server.hangs.is_set():
             self.server.reached.set()
             self.server.ended.wait()
-            self.answer(403)
+            self.answer(self.server.code)
         elif self.headers.get("If-None-Match") == "*" and self.key() in self.server.objects:
             self.answer(412)
         else:
@@ -77,6 +77,7 @@ class HangingS3(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects = {}
+        self.code = 403  # the answer to an upload that hung
         self.hangs, self.reached, self.ended = (threading.Event() for _ in range(3))
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()

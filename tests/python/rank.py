@@ -2,11 +2,13 @@
 in one argument. A job has one process for each rank, forked from this one, which has imported
 everything. The last line in DIRECTORY/FIRST-JOB/said has their exit statuses."""
 import collections
+import copy
 import os
 import resource
 import signal
 import sys
 
+import peft
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import deltawire as dw
 import deltawire.torch
-
+from deltawire._dtensor import is_sharded
 
 
 def whole(tensor):
@@ -64,6 +66,40 @@ def train():
                 with torch.no_grad():
                     frozen.to_local().add_(1)  # does not change the tensor's version
         assert publisher.steps == 6 and publisher.version == 3
+
+
+def merged():
+    """Adapters of PEFT over a Qwen3, sharded by FSDP2. The truth is PEFT's, without ranks."""
+    def make(targets, **changes):
+        torch.manual_seed(0)
+        return peft.get_peft_model(Qwen3ForCausalLM(small), peft.LoraConfig(
+            r=4, init_lora_weights=False, target_modules=targets, **changes))
+
+    small = Qwen3Config(
+        vocab_size=67, hidden_size=24, intermediate_size=35, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True)
+    for number, changes in enumerate([
+            {"targets": ["q_proj", "down_proj", "embed_tokens"]},
+            {"targets": ["v_proj"], "use_dora": True, "modules_to_save": ["norm"]}]):
+        model, plain = make(**changes), make(**changes)
+        for layer in model.base_model.model.model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        with deltawire.torch.Publisher(model, optimizer, url=url, start_step=2 * number,
+                                       rank_timeout=300) as publisher:
+            for step in range(3):
+                if step:
+                    torch.manual_seed(step * ranks + rank)
+                    tokens = torch.randint(0, 67, (2, 8))
+                    model(input_ids=tokens, labels=tokens).loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                plain.load_state_dict({name: tensor.full_tensor() if is_sharded(tensor) else tensor
+                                       for name, tensor in model.state_dict().items()})
+                keep(publisher, deltawire.torch.named_tensors(
+                    copy.deepcopy(plain).merge_and_unload()),
+                    None if step else publisher.version)
 
 
 def layouts():
@@ -259,6 +295,13 @@ def refuse():
         except dw.Error as error:
             print("rank", rank, what, type(error).__name__, error, file=said)
 
+    def names(name):
+        if rank == 1:
+            raise dw.Invalid(f"no name for {name}")
+        return name
+
+    say("names", lambda: deltawire.torch.Publisher(model, url=url, names=names))
+    dist.barrier()  # and both live on
     publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=1200, on_error=on_error)
     keep(publisher, model, 0)
     dist.barrier()
@@ -278,6 +321,7 @@ def refuse():
     say("publish", lambda: (publisher.publish(step=2), publisher.wait()))
     assert len(failures) == 1, failures
     say("close", publisher.close)
+    change(model)
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))
     say("open", lambda: deltawire.torch.Publisher(model, url=url, rank_timeout=1200))
@@ -285,7 +329,7 @@ def refuse():
 
 WORK = {"fp8-block": quantised("fp8-block"), "int8-row": quantised("int8-row"),
         "quantised_die": quantised_die, "quantised_resume": quantised_resume, "train": train, "layouts": layouts, "die": lambda: die(False),
-        "die_amid": lambda: die(True), "resume": resume, "refuse": refuse}
+        "die_amid": lambda: die(True), "resume": resume, "refuse": refuse, "merged": merged}
 
 
 def run_rank(job):

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 from pathlib import Path
 
@@ -16,7 +15,6 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (DW_TEST_T
 
 import deltawire as dw  # noqa: E402
 import deltawire.torch  # noqa: E402
-from deltawire import _outcomes  # noqa: E402
 from hanging_s3 import HangingS3  # noqa: E402
 
 
@@ -161,32 +159,109 @@ def test_folding_is_no_failure(url, model):
     assert followed(url, model)
 
 
-def test_a_long_wait_for_the_store_is_logged(monkeypatch, caplog, model, wait_until):
+def test_an_outage_does_not_hold_training(monkeypatch, caplog, model):
+    """The store hangs, then refuses: steps are merged, with one warning and one line at the end."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setattr(_outcomes, "SLOW_S", 0.1)
     optimizer = optimizer_of(model)
-    with HangingS3() as server:
+    with HangingS3() as server, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
         store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
-        publisher = deltawire.torch.Publisher(model, optimizer, url=store, exit_timeout=0)
+        publisher = deltawire.torch.Publisher(model, optimizer, url=store, exit_timeout=0,
+                                              max_wait=0.05)
         server.hangs.set()
         step(model, optimizer)
         assert server.reached.wait(300)
-
-        def refuse():
-            wait_until(lambda: "waiting for the store" in caplog.text)
-            server.ended.set()
-        thread = threading.Thread(target=refuse)
-        thread.start()
-        with caplog.at_level(logging.WARNING, "deltawire"), pytest.warns(dw.PublishWarning):
+        for _ in range(3):  # the server answers nothing: without a limit this would never end
             step(model, optimizer)
-            step(model, optimizer)
-        thread.join()
+        assert publisher.version == 0 and not publisher.native.idle(0)
         server.hangs.clear()
-        publisher.native.cancel()
+        server.ended.set()
         wait_idle(publisher)
+        with caplog.at_level(logging.WARNING, "deltawire"):
+            step(model, optimizer)
+            report = publisher.wait()
+            publisher._outcomes.check()
+        assert (report.version, report.n_merged) == (1, 4)
+        assert report.waited_ms >= 150
+        assert len([w for w in seen if w.category is dw.PublishWarning]) == 1
+        assert [r.getMessage() for r in caplog.records if "publishing again" in r.getMessage()]
+        metrics = publisher.metrics
+        assert (metrics["outages"], metrics["merged_steps"]) == (1, 4)
+        assert metrics["waited_seconds"] >= 0.15
+        publisher.close()
+
+
+def test_a_last_step_that_was_merged_is_not_lost_in_silence(monkeypatch, model):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    optimizer = optimizer_of(model)
+    with HangingS3() as server:
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
+        publisher = deltawire.torch.Publisher(model, optimizer, url=store, max_wait=0.05)
+        server.hangs.set()
         step(model, optimizer)
-        publisher.wait()
+        assert server.reached.wait(300)
+        with pytest.warns(dw.PublishWarning, match="longer than training may wait"):
+            step(model, optimizer)
+        with pytest.raises(dw.Unavailable, match="merged into the next version"):
+            publisher.wait()
+        server.hangs.clear()
+        server.ended.set()
+        with pytest.raises(dw.Denied):
+            publisher.wait(publisher.native.ticket)
+        with pytest.raises(dw.Unavailable, match="publish\\(\\) once more"):
+            publisher.close()
+        publisher.close()
+
+
+def test_a_cancelled_last_version_is_not_lost_in_silence(monkeypatch, model):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    optimizer = optimizer_of(model)
+    with HangingS3() as server:
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
+        publisher = deltawire.torch.Publisher(model, optimizer, url=store)
+        server.hangs.set()
+        step(model, optimizer)
+        assert server.reached.wait(300)
+        publisher.native.cancel()
+        server.code = 200
+        server.hangs.clear()
+        server.ended.set()
+        wait_idle(publisher)
+        publisher._before_step()
+        with pytest.raises(dw.Cancelled):
+            publisher.close()
+
+
+def test_versions_without_changes_are_reported_once(url, model):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with deltawire.torch.Publisher(model, url=url) as publisher:
+            for _ in range(45):
+                publisher.publish()
+                wait_idle(publisher)
+    seen = [w for w in seen if w.category is dw.PublishWarning]
+    assert len(seen) == 1 and "changed nothing" in str(seen[0].message)
+
+
+def test_denied_from_the_start_raises(monkeypatch, model):
+    """A person must allow it. Later, an outage is no reason to stop training."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    optimizer = optimizer_of(model)
+    with HangingS3() as server:
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
+        deltawire.torch.Publisher(model, url=store).close()
+        publisher = deltawire.torch.Publisher(model, optimizer, url=store)
+        server.ended.set()
+        server.hangs.set()
+        step(model, optimizer)
+        wait_idle(publisher)
+        with pytest.raises(dw.Denied):
+            step(model, optimizer)
+        server.hangs.clear()
         publisher.close()
 
 

@@ -19,7 +19,8 @@ def test_one_wheel_for_all_versions_of_python(tmp_path):
     assert WHEELS[0].name.split("-", 2)[2].startswith("cp311-abi3-linux_")
     sources = ROOT / "python/deltawire"
     assert {n for n in wheel.namelist() if ".dist-info/" not in n} == {
-        "deltawire/_core.abi3.so", "deltawire/bin/deltawire", "deltawire/py.typed"} | {
+        "deltawire/_core.abi3.so", "deltawire/bin/deltawire", "deltawire/deltawire.1",
+        "deltawire/py.typed"} | {
         f"deltawire/{path.relative_to(sources)}" for path in sources.rglob("*.py*")
         if path.suffix in (".py", ".pyi")}
     [points] = [n for n in wheel.namelist() if n.endswith("/entry_points.txt")]

@@ -103,7 +103,7 @@ def test_what_is_refused(url):
         ({"shards": [("x", 0, weights["w"])]}, ValueError, "'x'"),
         ({"shards": [("w", 0, weights["b"])]}, dw.Invalid, "element type"),
         ({"shards": [("w", 1, weights["w"])]}, dw.Invalid, "w"),
-        ({"shards": whole, "when_busy": "skip"}, ValueError, "when_busy"),
+        ({"shards": whole, "when_busy": "fold"}, ValueError, "when_busy"),
         ({"shards": whole, "n_ranks": 2}, dw.Invalid, "job"),
         ({"shards": whole, "as_bf16": ["b"]}, dw.Invalid, "F32"),
         ({"shards": whole, "as_bf16": "w"}, TypeError, "as_bf16"),
@@ -146,3 +146,17 @@ def test_ctrl_c_ends_the_wait_for_other_ranks(url, rank):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_while_ranks_agree(url, ranks):
+    """Its exception must not become one of a version, which training outlives."""
+    def agree(_):
+        raise KeyboardInterrupt
+
+    first, _ = ranks(url, model(), agree=agree, max_wait=60)
+    with pytest.raises(KeyboardInterrupt):
+        first.publish(step=1)
+        for _ in range(1000):  # Python looks for signals now and then
+            pass
+    with pytest.raises(dw.Cancelled):  # the other rank does not come
+        first.close(timeout=0)

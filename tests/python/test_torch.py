@@ -181,6 +181,19 @@ def test_what_leaves_no_trace_is_published(url, monkeypatch):
         deltawire.torch.Publisher(model, url=url, frozen=True)
 
 
+def test_tensors_of_inference_mode_are_read_at_each_publish(url):
+    """They have no `_version` to tell that nobody wrote them."""
+    with torch.inference_mode():
+        model = torch.nn.Linear(4, 4).requires_grad_(False)
+        with deltawire.torch.Publisher(model, url=url, dtype=None) as publisher:
+            model.weight.add_(1)
+            publisher.wait(publisher.publish())
+    served = torch.nn.Linear(4, 4)
+    with deltawire.torch.Follower(served, url) as follower:
+        follower.sync()
+    assert torch.equal(served.weight, model.weight)
+
+
 def test_frozen_and_not_in_the_stream(url, tmp_path):
     """A change of a frozen tensor is published by the next version that succeeds."""
     model = Tied()
@@ -496,3 +509,11 @@ def test_a_float32_model_follows_a_bfloat16_stream_on_request(url):
             assert torch.equal(target.weight, source.weight.float())
             assert torch.equal(target.bias, source.bias.float())
             assert target.weight.dtype == torch.float32
+
+
+def test_swapped_arguments_say_so(url):
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="the model comes first, then the stream"):
+        deltawire.torch.Follower(url, model)
+    with pytest.raises(TypeError, match="the model comes first, then the stream"):
+        deltawire.torch.Publisher(url, url=url)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import types
+import warnings
 
 import pytest
 
@@ -15,6 +16,7 @@ import deltawire.torch  # noqa: E402
 import deltawire.transformers  # noqa: E402
 import qwen3  # noqa: E402
 from deltawire._publish_callback import PublishCallback  # noqa: E402
+from hanging_s3 import HangingS3  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 TOKENS = torch.arange(20).reshape(2, 10)
@@ -172,6 +174,33 @@ def test_the_best_model_is_not_loaded_into_a_publish(url):
     send("on_train_end")
     states.append(dw.digest(best).state)
     assert [v.state for v in dw.Stream(url).versions(1)] == states
+
+
+def test_the_last_step_is_published_even_if_it_was_merged(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    model = torch.nn.Linear(30, 10).to(torch.bfloat16)
+    arguments = types.SimpleNamespace(load_best_model_at_end=False)
+    state = types.SimpleNamespace(is_world_process_zero=True, global_step=0)
+    with HangingS3() as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore", dw.PublishWarning)
+        store = dw.Store("s3://bucket/run", endpoint=server.endpoint)
+        callback = PublishCallback(store, max_wait=0.05)
+        callback.on_train_begin(arguments, state, None, model=model)
+        server.hangs.set()
+        for step in 1, 2:
+            callback.on_pre_optimizer_step(arguments, state, None)
+            with torch.no_grad():
+                model.weight.fill_(step)
+            state.global_step = step
+            callback.on_step_end(arguments, state, None)
+            assert server.reached.wait(300)
+        server.hangs.clear()  # the version of step 1 fails, and step 2 was merged
+        server.ended.set()
+        callback.on_train_end(arguments, state, None)
+        versions = list(dw.Stream(store).versions(1))
+        assert [v.step for v in versions] == ["2"]
+        assert versions[0].state == dw.digest(model.state_dict()).state
 
 
 FOLLOW = """

@@ -217,7 +217,7 @@ static void test_credentials(void **state)
 {
     (void)state;
     with_variable("AWS_SECRET_ACCESS_KEY", "a-secret-that-is-wrong", DW_DENIED,
-                  "AWS_SECRET_ACCESS_KEY");
+                  "the secret does not belong to access key");
     with_variable("AWS_ACCESS_KEY_ID", "NOBODYKNOWSTHISKEY", DW_DENIED, "...SKEY");
 }
 

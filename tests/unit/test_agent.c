@@ -97,6 +97,8 @@ static void test_followers(void **state)
     expect_null(json, "followers.1.version");
     expect_null(json, "followers.1.lag");
     expect_null(json, "followers.1.age_seconds");
+    expect_bool(json, "followers.0.silent", true);
+    expect_bool(json, "followers.1.silent", false);
     expect_text(json, "followers.1.message", "a \"message\"");
     json_decref(json);
     dw_agent_report_followers(agent, NULL, 0);

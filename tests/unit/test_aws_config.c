@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "failing_allocator.h"
-#include "store/aws_config.h"
+#include "scripted_server.h"
+#include "store/aws_chain.h"
+#include "store/aws_fetch.h"
 #include "temp_dir.h"
 
 /* Hides the machine's own settings: no variables, and an empty home. */
@@ -27,12 +29,18 @@ static int clean_environment(void **state)
                            "AWS_SECRET_ACCESS_KEY",
                            "AWS_SESSION_TOKEN",
                            "AWS_SHARED_CREDENTIALS_FILE",
-                           "AWS_CONFIG_FILE"};
+                           "AWS_CONFIG_FILE",
+                           "AWS_WEB_IDENTITY_TOKEN_FILE",
+                           "AWS_ROLE_ARN",
+                           "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                           "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                           "AWS_EC2_METADATA_SERVICE_ENDPOINT"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
     unlink(temp_path(".aws/config"));
     unlink(temp_path(".aws/credentials"));
     mkdir(temp_path(".aws"), 0700);
+    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
     return setenv("HOME", temp_dir, 1);
 }
 
@@ -46,56 +54,104 @@ static void put_credentials(const char *text)
     put_text(temp_path(".aws/credentials"), text);
 }
 
-static dw_aws_config load(const dw_store_options *options)
-{
+/* What is set, and the keys as the first request gets them: `status` is that of the keys,
+ * with the text in `fault`, if the rest is good. */
+typedef struct settings {
     dw_aws_config config;
+    char *endpoint, *region, *addressing; /* borrowed from it */
+    dw_status status;
+    dw_error fault;
+    dw_keys *keys; /* NULL after a failure */
+} settings;
+
+static dw_status read_settings(settings *out, const dw_store_options *options,
+                               dw_error *err)
+{
+    const char *named = options ? options->profile : NULL;
+    dw_aws_files files;
+    dw_aws_profile profile;
+    dw_key_ring *ring = NULL;
+    *out = (settings){0};
+    dw_status status = dw_aws_files_read(&files, err);
+    if (status == DW_OK)
+        status = dw_aws_profile_choose(&profile, &files, named, err);
+    if (status == DW_OK)
+        status = dw_aws_config_load(&out->config, &profile, options, err);
+    if (status == DW_OK) {
+        out->status =
+            dw_aws_chain_open(&ring, &files, &profile, named, &out->config, &out->fault);
+        if (out->status == DW_OK)
+            out->status = dw_key_ring_take(ring, &out->keys, &out->fault);
+        dw_key_ring_close(ring);
+    }
+    out->endpoint = out->config.endpoint;
+    out->region = out->config.region;
+    out->addressing = out->config.addressing;
+    dw_aws_files_release(&files);
+    return status;
+}
+
+static void release(settings *s)
+{
+    dw_aws_config_release(&s->config);
+    dw_keys_release(s->keys);
+    s->keys = NULL;
+}
+
+static settings load(const dw_store_options *options)
+{
+    settings s;
     dw_error err = {0};
-    if (dw_aws_config_load(&config, options, &err) != DW_OK)
+    if (read_settings(&s, options, &err) != DW_OK)
         fail_msg("%s: %s", err.where, err.text);
-    return config;
+    return s;
 }
 
 static void assert_load_fails(const dw_store_options *options, dw_status code,
                               const char *word)
 {
-    dw_aws_config config;
+    settings s;
     dw_error err = {0};
-    assert_int_equal(dw_aws_config_load(&config, options, &err), code);
+    dw_status status = read_settings(&s, options, &err);
+    if (status == DW_OK) {
+        status = s.status;
+        err = s.fault;
+    }
+    assert_int_equal(status, code);
     if (!strstr(err.text, word))
         fail_msg("no '%s' in '%s'", word, err.text);
     assert_null(strstr(err.text, "hush"));
-    assert_null(config.region);
-    assert_null(config.secret_key);
+    assert_null(s.keys);
+    release(&s);
 }
 
-static void assert_keys(const dw_aws_config *c, const char *access, const char *secret,
+static void assert_keys(const settings *s, const char *access, const char *secret,
                         const char *token)
 {
-    assert_string_equal(c->access_key, access);
-    assert_string_equal(c->secret_key, secret);
+    if (s->status != DW_OK)
+        fail_msg("%s: %s", s->fault.where, s->fault.text);
+    assert_string_equal(s->keys->access_key, access);
+    assert_string_equal(s->keys->secret_key, secret);
     if (token)
-        assert_string_equal(c->session_token, token);
+        assert_string_equal(s->keys->session_token, token);
     else
-        assert_null(c->session_token);
+        assert_null(s->keys->session_token);
 }
 
 static void test_nothing(void **state)
 {
     (void)state;
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_null(c.endpoint);
     assert_string_equal(c.region, "us-east-1");
     assert_null(c.addressing);
-    assert_null(c.access_key);
-    assert_null(c.secret_key);
-    assert_null(c.session_token);
-    dw_aws_config_release(&c);
-    dw_aws_config_release(&c); /* twice does no harm */
+    assert_int_equal(c.status, DW_DENIED); /* never unsigned by accident */
+    assert_non_null(strstr(c.fault.text, "AWS_ACCESS_KEY_ID"));
+    release(&c);
+    release(&c); /* twice does no harm */
 
     unsetenv("HOME");
-    c = load(NULL);
-    assert_null(c.access_key);
-    dw_aws_config_release(&c);
+    assert_load_fails(NULL, DW_DENIED, "no credentials were found");
 }
 
 static void test_variables(void **state)
@@ -105,11 +161,11 @@ static void test_variables(void **state)
     setenv("AWS_DEFAULT_REGION", "r-default", 1);
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.endpoint, "http://general");
     assert_string_equal(c.region, "r-default");
     assert_keys(&c, "id", "secret", NULL);
-    dw_aws_config_release(&c);
+    release(&c);
 
     setenv("AWS_ENDPOINT_URL_S3", "http://special", 1);
     setenv("AWS_REGION", "r", 1);
@@ -118,19 +174,19 @@ static void test_variables(void **state)
     assert_string_equal(c.endpoint, "http://special");
     assert_string_equal(c.region, "r");
     assert_keys(&c, "id", "secret", "token");
-    dw_aws_config_release(&c);
+    release(&c);
 
     setenv("AWS_ENDPOINT_URL_S3", "", 1); /* as if not set */
     setenv("AWS_REGION", "", 1);
     c = load(NULL);
     assert_string_equal(c.endpoint, "http://general");
     assert_string_equal(c.region, "r-default");
-    dw_aws_config_release(&c);
+    release(&c);
 
     setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True", 1);
     c = load(NULL);
     assert_null(c.endpoint);
-    dw_aws_config_release(&c);
+    release(&c);
 }
 
 static void test_options_come_first(void **state)
@@ -140,14 +196,14 @@ static void test_options_come_first(void **state)
     setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true", 1);
     setenv("AWS_REGION", "r", 1);
     put_config("[default]\ns3 =\n  addressing_style = virtual\n");
-    dw_aws_config c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
-                                               .endpoint = "http://mine",
-                                               .region = "here",
-                                               .addressing = "path"});
+    settings c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                          .endpoint = "http://mine",
+                                          .region = "here",
+                                          .addressing = "path"});
     assert_string_equal(c.endpoint, "http://mine");
     assert_string_equal(c.region, "here");
     assert_string_equal(c.addressing, "path");
-    dw_aws_config_release(&c);
+    release(&c);
 }
 
 static void test_default_profile(void **state)
@@ -172,12 +228,12 @@ static void test_default_profile(void **state)
     put_credentials("[default]\n"
                     "aws_access_key_id = AKID\n"
                     "aws_secret_access_key = a/b+c=#;d\n");
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.region, "eu-central-1");
     assert_string_equal(c.endpoint, "https://s3.example:9000/x;y#z");
     assert_string_equal(c.addressing, "host");
     assert_keys(&c, "AKID", "a/b+c=#;d", "config-token");
-    dw_aws_config_release(&c);
+    release(&c);
 
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
@@ -185,7 +241,7 @@ static void test_default_profile(void **state)
     c = load(NULL);
     assert_string_equal(c.region, "r");
     assert_keys(&c, "id", "secret", NULL); /* no token of another pair */
-    dw_aws_config_release(&c);
+    release(&c);
 }
 
 static void test_named_profiles(void **state)
@@ -196,9 +252,9 @@ static void test_named_profiles(void **state)
                "[profile default]\nregion = r-default\n[ab]\n[profile ab]\n");
     put_credentials("[a]\naws_access_key_id = id-a\naws_secret_access_key = secret-a\n"
                     "[profile a]\naws_access_key_id = no section of this file\n");
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.region, "r-default");
-    dw_aws_config_release(&c);
+    release(&c);
 
     setenv("AWS_PROFILE", "a", 1);
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
@@ -206,21 +262,21 @@ static void test_named_profiles(void **state)
     c = load(NULL);
     assert_string_equal(c.region, "r-a");
     assert_keys(&c, "id", "secret", NULL);
-    dw_aws_config_release(&c);
+    release(&c);
     /* a profile that the caller named has priority over the variables */
     c = load(
         &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "a"});
     assert_keys(&c, "id-a", "secret-a", NULL);
-    dw_aws_config_release(&c);
+    release(&c);
     c = load(
         &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "b c"});
     assert_string_equal(c.region, "r-b");
-    assert_null(c.access_key);
-    dw_aws_config_release(&c);
+    assert_int_equal(c.status, DW_DENIED);
+    release(&c);
     c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
                                  .profile = "ab"}); /* empty, but it exists */
     assert_string_equal(c.region, "us-east-1");
-    dw_aws_config_release(&c);
+    release(&c);
 
     assert_load_fails(
         &(dw_store_options){.struct_bytes = sizeof(dw_store_options), .profile = "lab"},
@@ -239,13 +295,13 @@ static void test_services(void **state)
                "dynamodb =\n  endpoint_url = http://dynamodb\n"
                "[services other]\ns3 =\n  endpoint_url = http://other\n"
                "[default]\nservices = lab\nendpoint_url = http://general\n");
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.endpoint, "http://s3-of-lab");
-    dw_aws_config_release(&c);
+    release(&c);
     setenv("AWS_ENDPOINT_URL", "http://variable", 1);
     c = load(NULL);
     assert_string_equal(c.endpoint, "http://variable");
-    dw_aws_config_release(&c);
+    release(&c);
 }
 
 static void test_other_paths(void **state)
@@ -255,13 +311,13 @@ static void test_other_paths(void **state)
     put_text(temp_path("my-config"), "[default]\nregion = mine\n");
     setenv("AWS_CONFIG_FILE", temp_path("my-config"), 1);
     setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null", 1);
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.region, "mine");
-    dw_aws_config_release(&c);
+    release(&c);
     setenv("AWS_CONFIG_FILE", temp_path("not-there"), 1);
     c = load(NULL);
     assert_string_equal(c.region, "us-east-1");
-    dw_aws_config_release(&c);
+    release(&c);
     setenv("AWS_CONFIG_FILE", temp_dir, 1);
     assert_load_fails(NULL, DW_IO, "cannot read the profiles");
 }
@@ -276,51 +332,156 @@ static void test_half_a_pair(void **state)
     assert_load_fails(NULL, DW_INVALID, "the environment has a secret access key");
     unsetenv("AWS_SECRET_ACCESS_KEY");
     put_credentials("[default]\naws_secret_access_key = hush\n");
-    assert_load_fails(NULL, DW_INVALID, "the AWS profile has a secret access key");
+    assert_load_fails(NULL, DW_INVALID,
+                      "the AWS profile 'default' has a secret access key");
     put_credentials("[default]\naws_session_token = hush\n");
-    dw_aws_config c = load(NULL);
-    assert_null(c.session_token);
-    dw_aws_config_release(&c);
+    assert_load_fails(NULL, DW_DENIED, "no credentials were found");
 }
 
-static void test_keys_to_be_fetched(void **state)
+static void test_keys_that_need_a_person(void **state)
 {
     (void)state;
-    const char *settings[] = {"sso_session", "sso_start_url", "role_arn", "login_session",
-                              "credential_process"};
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    const char *settings_of_people[] = {"sso_session", "sso_start_url", "login_session"};
+    for (size_t i = 0; i < 3; i++) {
         char text[128];
-        snprintf(text, sizeof text, "[default]\n%s = hush\n", settings[i]);
+        snprintf(text, sizeof text, "[default]\n%s = hush\n", settings_of_people[i]);
         put_config(text);
-        assert_load_fails(NULL, DW_UNSUPPORTED, settings[i]);
+        assert_load_fails(NULL, DW_UNSUPPORTED, settings_of_people[i]);
         assert_load_fails(NULL, DW_UNSUPPORTED, "aws configure export-credentials");
     }
-    /* keys in the same section as a process are used, as AWS does */
-    put_credentials("[default]\naws_access_key_id = i\naws_secret_access_key = s\n");
-    dw_aws_config c = load(NULL);
-    assert_keys(&c, "i", "s", NULL);
-    dw_aws_config_release(&c);
-    put_config("[default]\nrole_arn = x\n");
-    assert_load_fails(NULL, DW_UNSUPPORTED, "role_arn");
+    put_config("[default]\nrole_arn = r\nsource_profile = x\nmfa_serial = m\n");
+    assert_load_fails(NULL, DW_UNSUPPORTED, "mfa_serial");
     /* if keys are exported, the profile does not matter */
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-    c = load(NULL);
+    settings c = load(NULL);
     assert_keys(&c, "id", "secret", NULL);
-    dw_aws_config_release(&c);
+    release(&c);
+}
+
+static void test_roles_without_a_source(void **state)
+{
+    (void)state;
+    put_config("[default]\nrole_arn = r\n");
+    assert_load_fails(NULL, DW_INVALID, "no source_profile");
+    put_config("[default]\nrole_arn = r\nsource_profile = lab\n");
+    assert_load_fails(NULL, DW_INVALID, "source_profile 'lab'");
+    put_config("[default]\nrole_arn = r\ncredential_source = Moon\n");
+    assert_load_fails(NULL, DW_INVALID, "credential_source 'Moon'");
+    put_config("[default]\nrole_arn = r\nsource_profile = a\n"
+               "[profile a]\nrole_arn = r\nsource_profile = default\n");
+    assert_load_fails(NULL, DW_INVALID, "on and on");
+    setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nowhere/token", 1);
+    assert_load_fails(NULL, DW_INVALID, "AWS_ROLE_ARN");
+    setenv("AWS_ROLE_ARN", "r", 1);
+    assert_load_fails(NULL, DW_UNAVAILABLE, "web identity, role r");
+}
+
+static void test_process(void **state)
+{
+    (void)state;
+    put_config("[default]\ncredential_process = echo '{\"Version\": 1, "
+               "\"AccessKeyId\": \"i\", \"SecretAccessKey\": \"s\", \"SessionToken\": "
+               "\"t\", \"Expiration\": \"2100-01-01T01:00:00+01:00\"}'\n");
+    settings c = load(NULL);
+    assert_keys(&c, "i", "s", "t");
+    assert_int_equal(c.keys->expires_ms, 4102444800000);
+    release(&c);
+    put_config("[default]\ncredential_process = echo no such vault >&2; exit 3\n");
+    assert_load_fails(NULL, DW_DENIED, "no such vault");
+    put_config("[default]\ncredential_process = echo '{}'\n");
+    assert_load_fails(NULL, DW_DENIED, "no AccessKeyId");
+    put_config("[default]\ncredential_process = head -c 70000 /dev/zero\n");
+    assert_load_fails(NULL, DW_DENIED, "");
+    /* keys in the same section as a process are used, as AWS does */
+    put_credentials("[default]\naws_access_key_id = i\naws_secret_access_key = s\n");
+    c = load(NULL);
+    assert_keys(&c, "i", "s", NULL);
+    release(&c);
+}
+
+static void test_container_hosts(void **state)
+{
+    (void)state;
+    const char *good[] = {"https://anywhere/x",     "http://127.0.0.1:80/x",
+                          "http://127.9.9.9/x",     "http://localhost/x",
+                          "http://169.254.170.2/x", "http://169.254.170.23:1/x",
+                          "http://[::1]:80/x",      "http://[fd00:ec2::23]/x"};
+    const char *bad[] = {"http://10.0.0.1/x",
+                         "http://127.evil.example/x",
+                         "http://localhost.example/x",
+                         "http://169.254.170.234/x",
+                         "http://localhost@evil/x",
+                         "ftp://localhost/x",
+                         ""};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(dw_aws_container_url_allowed(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(dw_aws_container_url_allowed(bad[i]));
+    setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://10.0.0.1/x", 1);
+    assert_load_fails(NULL, DW_INVALID, "AWS_CONTAINER_CREDENTIALS_FULL_URI must be");
+    setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "http://10.0.0.1/x", 1);
+    assert_load_fails(NULL, DW_INVALID, "RELATIVE_URI must be a path");
+}
+
+#define REPLY(status, n, text)                                                           \
+    "HTTP/1.1 " status "\r\nContent-Length: " n "\r\nConnection: close\r\n\r\n" text
+
+/* Silence means that there is no instance metadata; the next request finds out anew. */
+static void test_instance_that_was_silent(void **state)
+{
+    (void)state;
+    static const char *const replies[] = {
+        "",
+        REPLY("503 Service Unavailable", "0", ""),
+        REPLY("200 OK", "5", "token"),
+        REPLY("200 OK", "4", "role"),
+        REPLY("200 OK", "49",
+              "{\"AccessKeyId\": \"access\", \"SecretAccessKey\": \"s\"}"),
+    };
+    scripted_server server;
+    dw_aws_files files;
+    dw_aws_profile profile;
+    dw_aws_config config;
+    dw_key_ring *ring;
+    dw_keys *keys;
+    dw_error err = {0};
+    script_start(&server, replies, 5);
+    unsetenv("AWS_EC2_METADATA_DISABLED");
+    setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.endpoint, 1);
+    assert_int_equal(dw_aws_files_read(&files, NULL), DW_OK);
+    assert_int_equal(dw_aws_profile_choose(&profile, &files, NULL, NULL), DW_OK);
+    assert_int_equal(dw_aws_config_load(&config, &profile, NULL, NULL), DW_OK);
+    assert_int_equal(dw_aws_chain_open(&ring, &files, &profile, NULL, &config, NULL),
+                     DW_OK);
+
+    assert_int_equal(dw_key_ring_take(ring, &keys, &err), DW_DENIED);
+    assert_non_null(strstr(err.text, "no credentials were found"));
+    assert_non_null(strstr(err.text, server.endpoint));
+    assert_int_equal(dw_key_ring_take(ring, &keys, &err), DW_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "503"));
+    assert_int_equal(dw_key_ring_take(ring, &keys, &err), DW_OK);
+    assert_string_equal(keys->access_key, "access");
+    assert_non_null(strstr(keys->origin, "role"));
+
+    dw_keys_release(keys);
+    dw_key_ring_close(ring);
+    dw_aws_config_release(&config);
+    dw_aws_files_release(&files);
+    script_end(&server);
 }
 
 static void test_addressing(void **state)
 {
     (void)state;
-    dw_aws_config c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
-                                               .addressing = "auto"});
+    settings c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
+                                          .addressing = "auto"});
     assert_null(c.addressing);
-    dw_aws_config_release(&c);
+    release(&c);
     c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
                                  .addressing = "host"});
     assert_string_equal(c.addressing, "host");
-    dw_aws_config_release(&c);
+    release(&c);
     assert_load_fails(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
                                           .addressing = "virtual"},
                       DW_INVALID, "host, path or auto");
@@ -329,7 +490,7 @@ static void test_addressing(void **state)
     put_config("[default]\ns3 =\n addressing_style = path\n");
     c = load(NULL);
     assert_string_equal(c.addressing, "path");
-    dw_aws_config_release(&c);
+    release(&c);
 }
 
 static void test_large_files(void **state)
@@ -342,9 +503,9 @@ static void test_large_files(void **state)
     static const char end[] = "\n[default]\nregion = last";
     memcpy(text + n - strlen(end), end, strlen(end));
     put_file(temp_path(".aws/config"), text, n);
-    dw_aws_config c = load(NULL);
+    settings c = load(NULL);
     assert_string_equal(c.region, "last");
-    dw_aws_config_release(&c);
+    release(&c);
     put_file(temp_path(".aws/config"), text, n + 1);
     assert_load_fails(NULL, DW_INVALID, "1 MiB");
     free(text);
@@ -352,9 +513,13 @@ static void test_large_files(void **state)
 
 static dw_status load_once(dw_error *err)
 {
-    dw_aws_config config;
-    dw_status status = dw_aws_config_load(&config, NULL, err);
-    dw_aws_config_release(&config);
+    settings s;
+    dw_status status = read_settings(&s, NULL, err);
+    if (status == DW_OK && s.status != DW_OK) {
+        status = s.status;
+        *err = s.fault;
+    }
+    release(&s);
     return status;
 }
 
@@ -380,7 +545,11 @@ int main(void)
         test(test_services),
         test(test_other_paths),
         test(test_half_a_pair),
-        test(test_keys_to_be_fetched),
+        test(test_keys_that_need_a_person),
+        test(test_roles_without_a_source),
+        test(test_process),
+        test(test_container_hosts),
+        test(test_instance_that_was_silent),
         test(test_addressing),
         test(test_large_files),
         test(test_no_memory),

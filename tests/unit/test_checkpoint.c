@@ -192,7 +192,12 @@ static void test_what_cannot_be_opened(void **state)
                         "cannot open: No such file or directory");
     path = temp_path("void");
     assert_int_equal(mkdir(path, 0777), 0);
-    assert_open_refused(path, DW_NOT_FOUND, path, "the directory holds no checkpoint");
+    assert_open_refused(path, DW_NOT_FOUND, path,
+                        "the directory holds no checkpoint: no .safetensors file");
+    put_text(temp_path("void/pytorch_model-00001-of-00002.bin"), "PK");
+    assert_open_refused(path, DW_UNSUPPORTED, path,
+                        "the weights there are files of PyTorch. " DW_CONVERT_TORCH);
+    path = temp_path("void");
     put_text(temp_path("void/a.safetensors"), "");
     assert_open_refused(path, DW_CORRUPT, temp_path("void/a.safetensors"),
                         "0 bytes are too few for a safetensors file");

@@ -311,7 +311,7 @@ static void test_credentials_expire(void **state)
     (void)state;
     static const char *const codes[] = {"InvalidAccessKeyId", "AccessDenied",
                                         "ExpiredToken"};
-    static const char *const says[] = {"set HF_S3_ACCESS_KEY_ID", "expired", "expired"};
+    static const char *const says[] = {"HF_S3_ACCESS_KEY_ID", "expired", "expired"};
     const char *url = "hf://buckets/ns/tokens";
     dw_store *control = open_gateway("hf://buckets/ns/control");
     dw_store *stores[2] = {open_gateway(url), open_native(url)};

@@ -125,6 +125,12 @@ static void test_stream(void **state)
     expect_line("deltawire_follower_version{follower=\"a\"} 5");
     expect_line("deltawire_follower_report_timestamp_seconds{follower=\"a\"} "
                 "1794720059.123");
+    expect_line("deltawire_follower_silent{follower=\"a\"} 1");
+    dw_agent_report_followers(
+        agent,
+        &(dw_follower_info){"a", 5, "h", "stopped", "", "2026-11-15T05:20:59.123Z"}, 1);
+    get("");
+    expect_line("deltawire_follower_silent{follower=\"a\"} 0");
     expect_none("deltawire_pinned");
     expect_none("deltawire_pause_seconds");
 }

@@ -12,7 +12,6 @@
 #include "base/options.h"
 #include "deltawire/deltawire.h"
 #include "agent/agent.h"
-#include "compat/peer_publish.h"
 #include "engine/rollout.h"
 
 /* ---- a struct that grew ---- */
@@ -107,7 +106,6 @@ typedef union larger {
 
 static dw_store *store;
 static dw_stream *stream;
-static dw_peer *peer;
 
 #define OPENER(name, type, call)                                                         \
     static dw_status name(const void *given, dw_error *err)                              \
@@ -123,8 +121,6 @@ static union {
     dw_compactor *compactor;
     dw_follower *follower;
     dw_publisher *publisher;
-    dw_peer_publisher *peer_publisher;
-    dw_peer_replica *replica;
     dw_rollout *rollout;
     dw_store *store;
 } out;
@@ -141,10 +137,6 @@ OPENER(engine_driver, dw_engine_driver,
 OPENER(follow, dw_follow_options, dw_follower_open(&out.follower, store, options, err))
 OPENER(publish, dw_publish_options,
        dw_publisher_open(&out.publisher, store, NULL, 0, options, err))
-OPENER(peer_publish, dw_peer_publish_options,
-       dw_peer_publisher_open(&out.peer_publisher, store, NULL, 0, options, err))
-OPENER(peer_replica, dw_peer_replica_options,
-       dw_peer_replica_open(&out.replica, peer, options, err))
 OPENER(repair, dw_publish_options, dw_stream_repair(store, NULL, 0, options, NULL, err))
 OPENER(replay, dw_replay_options,
        dw_stream_replay(store, NULL, options, NULL, NULL, NULL, err))
@@ -173,8 +165,6 @@ static void test_every_struct(void **state)
         {engine_driver, sizeof(dw_engine_driver), "dw_engine_driver"},
         {follow, sizeof(dw_follow_options), "dw_follow_options"},
         {publish, sizeof(dw_publish_options), "dw_publish_options"},
-        {peer_publish, sizeof(dw_peer_publish_options), "dw_peer_publish_options"},
-        {peer_replica, sizeof(dw_peer_replica_options), "dw_peer_replica_options"},
         {repair, sizeof(dw_publish_options), "dw_publish_options"},
         {replay, sizeof(dw_replay_options), "dw_replay_options"},
         {rollout, sizeof(dw_rollout_options), "dw_rollout_options"},

@@ -609,8 +609,9 @@ static void test_faults(void **state)
         assert_true(dw_publisher_version(j.ranks[0].p) >= 2);
         faults.on = false;
         for (uint32_t i = 0; i < j.n; i++) {
-            dw_publisher_idle(j.ranks[i].p, UINT_MAX);
-            j.ranks[i].p->options.rank_timeout_ms = 0;
+            dw_publisher *p = j.ranks[i].p;
+            (void)dw_publisher_wait(p, p->job.ticket, UINT_MAX, NULL, NULL, NULL);
+            p->options.rank_timeout_ms = 0;
         }
         together(&j, publish_rank);
         job_check(&j);

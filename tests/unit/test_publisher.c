@@ -334,7 +334,10 @@ static void test_baseline_dir(void **state)
 static void test_busy(void **state)
 {
     (void)state;
-    static const dw_when_busy modes[] = {DW_BUSY_WAIT, DW_BUSY_SKIP, DW_BUSY_FOLD};
+    static const struct {
+        dw_when_busy when;
+        unsigned max_wait_ms;
+    } modes[] = {{DW_BUSY_WAIT, UINT_MAX}, {DW_BUSY_WAIT, 0}, {DW_BUSY_FOLD, UINT_MAX}};
     for (size_t mode = 0; mode < 3; mode++) {
         kit k;
         kit_make(&k);
@@ -346,7 +349,8 @@ static void test_busy(void **state)
         dw_store *store;
         assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
         dw_publish_options options = kit_plain_options(temp_dir);
-        options.when_busy = modes[mode];
+        options.when_busy = modes[mode].when;
+        options.max_wait_ms = modes[mode].max_wait_ms;
         dw_publisher *p = kit_open(&k, store, &options);
         faults.on = true;
         uint64_t tickets[6];
@@ -367,6 +371,7 @@ static void test_busy(void **state)
             assert_true(done);
         }
         unsigned n_good = 0, n_skipped = 0, n_folded = 0;
+        uint64_t n_merged = 0;
         for (size_t i = 0; i < 6; i++) {
             if (tickets[i] == DW_TICKET_SKIPPED) {
                 n_skipped++;
@@ -380,14 +385,18 @@ static void test_busy(void **state)
             n_good += status == DW_OK;
             n_folded += status == DW_CANCELLED;
             assert_true(status == DW_OK || status == DW_CANCELLED);
-            if (status == DW_OK)
+            if (status == DW_OK) {
                 k.reported[i + 1] = report.version + 1;
+                n_merged += report.n_merged;
+            }
         }
         assert_int_equal(n_good + n_skipped + n_folded, 6);
-        if (modes[mode] == DW_BUSY_WAIT)
+        if (mode == 0)
             assert_int_equal(n_good, 6);
-        assert_true(n_skipped == 0 || modes[mode] == DW_BUSY_SKIP);
-        assert_true(n_folded == 0 || modes[mode] == DW_BUSY_FOLD);
+        assert_true(n_skipped == 0 || mode == 1);
+        assert_true(n_folded == 0 || mode == 2);
+        /* those after the last version are merged into the next */
+        assert_true(n_merged <= n_skipped + n_folded);
         faults.on = false;
         assert_ok(dw_publisher_drain(p, &err), &err);
         kit_publish(&k, p, n_good + 1); /* covers the skipped ones */
@@ -433,7 +442,6 @@ static void test_cancel(void **state)
               &err);
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
-    assert_true(dw_publisher_idle(p, 0));
     dw_publisher_cancel(p); /* nothing is in progress: the next one is not cancelled */
     kit_publish(&k, p, 1);
     assert_true(dw_publisher_drained(p, UINT_MAX)); /* the hint has been put */
@@ -443,16 +451,55 @@ static void test_cancel(void **state)
     uint64_t ticket;
     assert_ok(dw_publisher_publish(p, &ticket, NULL, &err), &err);
     sem_wait(&g.reached);
-    assert_false(dw_publisher_idle(p, 1));
+    assert_fails(dw_publisher_wait(p, ticket, 1, NULL, NULL, &err), DW_UNAVAILABLE, &err);
     dw_publisher_cancel(p);
     sem_post(&g.open);
     assert_fails(dw_publisher_wait(p, ticket, UINT_MAX, NULL, NULL, &err), DW_CANCELLED,
                  &err);
-    assert_true(dw_publisher_idle(p, UINT_MAX));
     assert_int_equal(dw_publisher_version(p), 1);
     kit_publish(&k, p, 2); /* covers the cancelled one */
     dw_publisher_close(p);
     kit_check_stream(&k, inner, NULL);
+    sem_destroy(&g.reached);
+    sem_destroy(&g.open);
+    dw_store_close(store);
+    dw_store_close(inner);
+    kit_free(&k);
+}
+
+/* A publish that comes while a version is uploaded is covered by the next one. */
+static void test_merged(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *inner = kit_mem_store(), *store;
+    gate g = {0};
+    sem_init(&g.reached, 0, 0);
+    sem_init(&g.open, 0, 0);
+    dw_error err = {0};
+    assert_ok(fault_store_new(&store, inner, &(store_fault_plan){pass_gate, &g, 0}, &err),
+              &err);
+    dw_publish_options options = kit_plain_options(temp_dir);
+    options.max_wait_ms = 0;
+    dw_publisher *p = kit_open(&k, store, &options);
+    assert_true(dw_publisher_drained(p, UINT_MAX));
+    uint64_t first, second, third;
+    dw_publish_report report;
+    kit_step(&k, 10);
+    g.is_shut = true;
+    assert_ok(dw_publisher_publish(p, &first, NULL, &err), &err);
+    sem_wait(&g.reached);
+    assert_ok(dw_publisher_publish(p, &second, NULL, &err), &err);
+    assert_int_equal(second, DW_TICKET_SKIPPED);
+    sem_post(&g.open);
+    assert_ok(dw_publisher_wait(p, first, UINT_MAX, NULL, &report, &err), &err);
+    assert_int_equal(report.n_merged, 0);
+    assert_true(dw_publisher_drained(p, UINT_MAX));
+    assert_ok(dw_publisher_publish(p, &third, NULL, &err), &err);
+    assert_ok(dw_publisher_wait(p, third, UINT_MAX, NULL, &report, &err), &err);
+    assert_int_equal(report.n_merged, 1);
+    dw_publisher_close(p);
     sem_destroy(&g.reached);
     sem_destroy(&g.open);
     dw_store_close(store);
@@ -1028,6 +1075,7 @@ int main(void)
         cmocka_unit_test(test_lost_replies),
         cmocka_unit_test(test_baseline_dir),
         cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_merged),
         cmocka_unit_test(test_tickets),
         cmocka_unit_test(test_captured),
         cmocka_unit_test(test_first_base),

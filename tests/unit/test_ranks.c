@@ -13,6 +13,7 @@
 #include "deltawire/checkpoint.h"
 #include "publish/publisher.h"
 #include "stream/record.h"
+#include "unit/collective.h"
 #include "unit/late_store.h"
 #include "unit/pass_store.h"
 #include "unit/stream_kit.h"
@@ -806,6 +807,40 @@ static void test_failed_start(void **state)
     kit_free(&k);
 }
 
+/* Ranks that agree do not begin a step that one of them refused. */
+static void test_bad_note(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    job j;
+    collective all;
+    collective_open(&all, 2, 300);
+    make_job(&j, &k, store, 2, false);
+    for (size_t i = 0; i < j.n; i++) {
+        j.ranks[i].options.agree = collective_agree;
+        j.ranks[i].options.agree_context = &all;
+        j.ranks[i].options.max_wait_ms = 300000;
+    }
+    open_all(&j);
+    limit_rank(&j, 0, 1000); /* it must not wait for rank 1 at all */
+    strcpy(j.ranks[0].step, "1");
+    strcpy(j.ranks[1].step, "\xff");
+    run_ranks(&j, publish_rank, ALL);
+    assert_int_equal(j.ranks[0].ticket, DW_TICKET_SKIPPED);
+    assert_int_equal(j.ranks[1].ticket, DW_TICKET_SKIPPED);
+    assert_non_null(strstr(j.ranks[1].error.text, "UTF-8"));
+    limit_rank(&j, 0, 300000);
+    kit_step(&k, 20);
+    publish_all(&j, 1);
+    free_job(&j);
+    kit_check_stream(&k, store, NULL);
+    collective_close(&all);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 /* Every call of one of the ranks fails in turn; rounds go on until one succeeds. */
 static void test_faults(void **state)
 {
@@ -957,7 +992,7 @@ int main(void)
         cmocka_unit_test(test_unsigned_receipt), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_step_again),       cmocka_unit_test(test_taken_over),
         cmocka_unit_test(test_late_commit_idle), cmocka_unit_test(test_closed_rank),
-        cmocka_unit_test(test_failed_start),
+        cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_bad_note),
     };
     return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

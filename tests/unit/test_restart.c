@@ -180,9 +180,10 @@ static void test_folding(void **state)
     options.when_busy = DW_BUSY_FOLD;
     fixture_open(&x, "mem:restart-fold", &options);
     rot(x.publisher);
-    for (unsigned i = 0; i < EVERY + 1 && !x.publisher->baseline.is_broken; i++)
+    for (unsigned i = 0; i < EVERY + 1 && x.publisher->baseline.state != DW_BASE_BROKEN;
+         i++)
         assert_fine(&x, publish(&x, &report));
-    assert_true(x.publisher->baseline.is_broken);
+    assert_int_equal(x.publisher->baseline.state, DW_BASE_BROKEN);
     uint64_t first, second;
     assert_fine(&x, dw_publisher_publish(x.publisher, &first, NULL, &x.err));
     assert_fine(&x, dw_publisher_captured(x.publisher, first, UINT_MAX, NULL, &x.err));
@@ -233,7 +234,7 @@ static _Noreturn void publish_and_die(const char *url, const char *dir, moment w
     rot(x.publisher);
     for (unsigned i = 0; i < EVERY + 2; i++) {
         assert_fine(&x, publish(&x, &report));
-        if (when == WHEN_NOTICED && x.publisher->baseline.is_lost)
+        if (when == WHEN_NOTICED && x.publisher->baseline.state != DW_BASE_READY)
             raise(SIGKILL);
     }
     _exit(0); /* it was not noticed */

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "base/clock.h"
 #include "scripted_server.h"
 #include "net/http.h"
@@ -41,8 +42,9 @@ static void begin_at(dw_s3_location location, const char *const *replies, unsign
     location.prefix = "pre";
     location.region = "us-east-1";
     location.path_style = true;
-    location.credentials =
-        (dw_sigv4_credentials){"ACCESSKEYID", "topsecret", "sessiontoken"};
+    assert_int_equal(dw_key_ring_fixed(&location.keys, "ACCESSKEYID", "topsecret",
+                                       "sessiontoken", "the test", NULL),
+                     DW_OK);
     dw_store_options options = {.struct_bytes = sizeof options,
                                 .n_connections = 1,
                                 .n_tries = 3,
@@ -211,7 +213,7 @@ static void test_put_replies(void **state)
           /* this is remembered */
           HEAD("200 OK", "", 7));
     expect(DW_OK, put(DW_PUT_CREATE));
-    assert_non_null(strstr(server.requests[0], "If-None-Match: *\r\n"));
+    assert_non_null(strstr(server.requests[0], "if-none-match: *\r\n"));
     assert_non_null(strstr(server.requests[0], ";if-none-match;"));
     assert_non_null(strstr(server.requests[0], "x-amz-security-token: sessiontoken\r\n"));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
@@ -220,7 +222,7 @@ static void test_put_replies(void **state)
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     expect(DW_UNAVAILABLE, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_CREATE));
-    assert_null(strstr(server.requests[15], "If-None-Match"));
+    assert_null(strstr(server.requests[15], "if-none-match"));
     expect(DW_CONFLICT, put(DW_PUT_CREATE));
     end();
 }
@@ -236,7 +238,8 @@ static void test_put_is_not_believed(void **state)
     expect(DW_OK, put(DW_PUT_REPLACE));
     expect(DW_DENIED, put(DW_PUT_REPLACE));
     expect(DW_DENIED, put(DW_PUT_REPLACE));
-    assert_non_null(strstr(err.text, "set AWS_SESSION_TOKEN"));
+    assert_non_null(
+        strstr(err.text, "the session token has expired or is wrong (the test)"));
     end();
 
     /* nothing was stored, or something else is there */
@@ -446,12 +449,13 @@ static void test_version_beside_anchor(void **state)
                            .changed = PTHREAD_COND_INITIALIZER};
     gated.fd = script_listen(gated.endpoint);
     assert_int_equal(pthread_create(&gated.thread, NULL, serve_connections, NULL), 0);
-    const dw_s3_location location = {.endpoint = gated.endpoint,
-                                     .bucket = "bucket",
-                                     .prefix = "pre",
-                                     .region = "us-east-1",
-                                     .path_style = true,
-                                     .credentials = {"ACCESSKEYID", "topsecret", NULL}};
+    dw_s3_location location = {.endpoint = gated.endpoint,
+                               .bucket = "bucket",
+                               .prefix = "pre",
+                               .region = "us-east-1",
+                               .path_style = true};
+    expect(DW_OK, dw_key_ring_fixed(&location.keys, "ACCESSKEYID", "topsecret", NULL,
+                                    "the test", &err));
     const dw_store_options options = {.struct_bytes = sizeof options,
                                       .n_connections = 8,
                                       .part_bytes = BUFFER_PART,
@@ -498,7 +502,7 @@ static void test_conditional_is_kept(void **state)
     assert_true(conditional);
     expect(DW_UNSUPPORTED, put(DW_PUT_CREATE));
     expect(DW_OK, put(DW_PUT_CREATE));
-    assert_non_null(strstr(server.requests[4], "If-None-Match: *\r\n"));
+    assert_non_null(strstr(server.requests[4], "if-none-match: *\r\n"));
     end();
 }
 
@@ -581,6 +585,78 @@ static void test_region(void **state)
 
 /* ---- hostile and broken ---- */
 
+/* Keys of the program's own function, numbered by its calls. */
+static dw_status give_keys(void *context, dw_credentials *out, dw_error *error)
+{
+    static const char *const names[] = {"FIRSTKEYID", "SECONDKEYID"};
+    unsigned *n_calls = context;
+    if (*n_calls == 2)
+        return dw_fail(error, DW_DENIED, "vault", "sealed");
+    out->access_key = names[*n_calls];
+    out->secret_key = "topsecret";
+    ++*n_calls;
+    return DW_OK;
+}
+
+/* Gives keys once, and then fails without a text. */
+static dw_status give_keys_once(void *context, dw_credentials *out, dw_error *error)
+{
+    unsigned *n_calls = context;
+    (void)error;
+    if (++*n_calls > 1)
+        return DW_NOT_FOUND;
+    out->access_key = "FIRSTKEYID";
+    out->secret_key = "topsecret";
+    return DW_OK;
+}
+
+static void open_with(dw_status (*credentials)(void *, dw_credentials *, dw_error *),
+                      unsigned *n_calls)
+{
+    const dw_store_options options = {.struct_bytes = sizeof options,
+                                      .endpoint = server.endpoint,
+                                      .region = "us-east-1",
+                                      .n_connections = 1,
+                                      .credentials = credentials,
+                                      .credentials_context = n_calls};
+    expect(DW_OK, dw_store_open(&store, "s3://bucket/pre", &options, &err));
+}
+
+/* A refused request stays refused if no new keys come. */
+static void test_keys_fail_silently(void **state)
+{
+    (void)state;
+    const char *const replies[] = {ERROR_OF("400 Bad Request", "ExpiredToken")};
+    unsigned n_calls = 0;
+    script_start(&server, replies, 1);
+    open_with(give_keys_once, &n_calls);
+    expect(DW_DENIED, put(DW_PUT_REPLACE));
+    assert_int_equal(n_calls, 2);
+    expect(DW_DENIED, dw_store_remove(store, "k", &err));
+    expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err));
+    assert_non_null(strstr(err.text, "without a reason"));
+    end();
+}
+
+static void test_keys_are_renewed(void **state)
+{
+    (void)state;
+    const char *const replies[] = {STORED, ERROR_OF("400 Bad Request", "ExpiredToken"),
+                                   STORED, ERROR_OF("400 Bad Request", "RequestExpired")};
+    unsigned n_calls = 0;
+    script_start(&server, replies, 4);
+    open_with(give_keys, &n_calls);
+    assert_int_equal(n_calls, 0);
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    expect(DW_OK, put(DW_PUT_REPLACE));
+    assert_int_equal(n_calls, 2);
+    assert_non_null(strstr(server.requests[1], "Credential=FIRSTKEYID/"));
+    assert_non_null(strstr(server.requests[2], "Credential=SECONDKEYID/"));
+    expect(DW_DENIED, put(DW_PUT_REPLACE));
+    assert_string_equal(err.text, "sealed");
+    end();
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -592,9 +668,8 @@ static void test_errors(void **state)
           HEAD("503 Slow Down", "Retry-After: 3600\r\n", 0));
     const dw_status codes[] = {DW_DENIED, DW_DENIED, DW_IO,
                                DW_DENIED, DW_DENIED, DW_UNAVAILABLE};
-    const char *const texts[] = {"...EYID",           "...EYID",
-                                 "InvalidRequest",    "AWS_SESSION_TOKEN",
-                                 "AWS_SESSION_TOKEN", "503"};
+    const char *const texts[] = {"...EYID",       "...EYID",       "InvalidRequest",
+                                 "session token", "session token", "503"};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         expect(codes[i], put(DW_PUT_REPLACE));
         assert_non_null(strstr(err.text, texts[i]));
@@ -608,7 +683,8 @@ static void test_errors(void **state)
     /* the reply to HEAD has no code */
     BEGIN(EMPTY("400 Bad Request"));
     expect(DW_DENIED, dw_store_stat(store, "k", NULL, NULL, &err));
-    assert_non_null(strstr(err.text, "set AWS_SESSION_TOKEN"));
+    assert_non_null(
+        strstr(err.text, "the session token has expired or is wrong (the test)"));
     end();
 }
 
@@ -631,8 +707,10 @@ static void test_no_bucket(void **state)
 static void test_bad_names(void **state)
 {
     (void)state;
-    const dw_store_options options = {
-        .struct_bytes = sizeof options, .endpoint = "http://127.0.0.1:9", .region = "x"};
+    const dw_store_options options = {.struct_bytes = sizeof options,
+                                      .endpoint = "http://127.0.0.1:9",
+                                      .region = "x",
+                                      .anonymous = true};
     static const char *const urls[] = {"s3://bucket/my run", "s3://bucket/a//b",
                                        "s3://bucket/a:b"};
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
@@ -792,6 +870,8 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_region),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_keys_are_renewed),
+        cmocka_unit_test(test_keys_fail_silently),
         cmocka_unit_test(test_no_bucket),
         cmocka_unit_test(test_bad_names),
         cmocka_unit_test(test_no_end),

@@ -334,7 +334,7 @@ static void test_skipped(void **state)
     sem_init(&g.open, 0, 0);
     dw_store *slow = troubled(pass_gate, &g);
     dw_publish_options options = options_with(NULL, 0);
-    options.when_busy = DW_BUSY_SKIP;
+    options.max_wait_ms = 0;
     dw_publisher *p = kit_open(&k, slow, &options);
     uint64_t ticket, skipped;
     dw_publish_note note = note_of(first_files, 3);

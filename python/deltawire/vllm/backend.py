@@ -101,7 +101,6 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._is_fresh = False  # as vLLM has loaded it from a directory
         self._stored: set[str] = set()  # tensors that updates have set
         self._n_patches = 0
-        self._complaint = ""
         self._ahead = Ahead(self._prepare, logger)  # for an agent's patches
         self._learn_at_start()
 
@@ -126,7 +125,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             store=init_info.store,
             interval=init_info.interval,
             log=logger,
-            on_staged=None if self._is_cpu else self._prepare,
+            on_staged=self._prepare,
         )
         self._source.start()  # not before, or an interrupt would leave a thread to nobody
 
@@ -146,7 +145,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         with self._source.lock if self._source else self._ahead.lock:
             self._receive(update_info)
-        if self._source is None and not self._is_cpu:
+        if self._source is None:
             self._ahead.watch(update_info.dir)
 
     def _receive(self, update_info: UpdateInfo) -> None:
@@ -231,8 +230,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             logger.warning("deltawire: the weights' places are learnt at the first update, "
                            "for %s cannot be read: %s", path, error)
             return
-        if not self._is_cpu:
-            self._ahead.watch(path)  # an agent stages its patches beside the weights
+        self._ahead.watch(path)  # an agent stages its patches beside the weights
         with checkpoint, self._ahead.lock:
             self._weights = self._learnt(table_of(checkpoint))
             self._is_fresh = not self._weights.confirm(checkpoint)
@@ -279,9 +277,7 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             logger.debug("deltawire: %s was prepared: %.1f ms", patch,
                          1e3 * (time.monotonic() - start))
         except (_core.Error, OSError, MemoryError) as error:
-            if str(error) != self._complaint:
-                logger.warning("deltawire: %s is not prepared before the pause: %s", patch, error)
-            self._complaint = str(error)
+            logger.debug("deltawire: %s is not prepared before the pause: %s", patch, error)
 
     # ---- the ways to a version --------------------------------------------------------
 
@@ -370,6 +366,8 @@ class DeltawireEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         is_sweep = self._n_patches % self.sweep_every == 0
         if not forgotten and not is_sweep and not self._weights.is_pending:
             return
+        if self._source is not None:
+            self._source.settle()
         with _core.Checkpoint(directory) as checkpoint:
             n = self._weights.redo(checkpoint)
             if n > 0:

@@ -39,10 +39,9 @@ class StreamSource:
         self.lock = threading.RLock()
         """Locks the follower over several calls. Its holder may read the directory."""
         self._stop = threading.Event()
+        self._wake = threading.Event()  # of the thread
         self._goal: int | None = None  # the goal of the last stage
-        self.served: int | None = None
-        """The version that the engine has taken over, set by the back end; None: it needs the
-        whole directory."""
+        self._served: int | None = None
         self._complaint = ""
         self._reported: tuple[str, str | None] | None = None
         self._follower = _core.Follower(
@@ -66,7 +65,8 @@ class StreamSource:
                     return
                 self._complain(str(error))
                 self._report("failed", str(error))
-            self._stop.wait(self._interval)
+            self._wake.wait(self._interval)
+            self._wake.clear()
 
     @property
     def is_closed(self) -> bool:
@@ -83,17 +83,17 @@ class StreamSource:
         self._finish()
         newest = follower.poll()
         if newest is not None and newest != follower.version:
-            if self.served is None:  # no weights wait for patches: all the way
+            if self._served is None:  # no weights wait for patches: all the way
                 self._move(newest, None)
             elif newest != self._goal or follower.staged is None:
                 follower.stage(newest)
                 # the route may have several steps: what is staged is the first of them
                 self._goal = newest
                 self._finish()  # if an empty directory was filled
-        if self._on_staged is not None and self.served is not None and follower.staged_path:
+        if self._on_staged is not None and self._served is not None and follower.staged_path:
             self._on_staged(follower.staged_path)
         staged, version = follower.staged, follower.version
-        if staged is None and version != self.served:
+        if staged is None and version != self._served:
             staged = version  # in the directory, and not in the engine
         if staged is not None:
             self._report("staged", str(staged))
@@ -101,11 +101,15 @@ class StreamSource:
             self._report("serving", None)
 
     def _finish(self) -> None:
-        """Ends what an update has begun, or an empty directory was filled with."""
-        if self._follower.update_state == "prepared":
-            self._follower.apply()
-        if self._follower.update_state in ("applied", "filled"):
-            self._follower.finish()
+        """Brings the directory to the version that the engine has stored, and ends what a step
+        has begun, or an empty directory was filled with."""
+        follower = self._follower
+        if follower.update_state == "staged" and follower.staged == self._served:
+            follower.prepare()
+        if follower.update_state == "prepared":
+            follower.apply()
+        if follower.update_state in ("applied", "filled"):
+            follower.finish()
 
     def _complain(self, text: str) -> None:
         """Logs it once, even if it lasts for hours."""
@@ -124,20 +128,35 @@ class StreamSource:
 
     # ---- updates ----------------------------------------------------------------------
 
+    @property
+    def served(self) -> int | None:
+        """The version that the engine has stored, set by the back end; None: it needs the whole
+        directory. The directory follows while the engine serves."""
+        return self._served
+
+    @served.setter
+    def served(self, version: int | None) -> None:
+        with self.lock:
+            if version is None:
+                try:
+                    self._finish()
+                except _core.Error as error:  # the directory stays behind: it is loaded whole
+                    self._complain(str(error))
+            self._served = version
+        self._wake.set()
+
     def position(self) -> tuple[int | None, str | None]:
-        """The version of the directory and its digest. Finishes an applied update first."""
+        """The version of the directory and its digest."""
         with self.lock:
             self._finish()
             return self._follower.version, self._follower.state
 
     def bring(self, version: int, on_step: OnStep | None) -> str:
-        """Brings the directory to VERSION, calls `on_step` before each step, and returns the digest
-        of the version. The thread finishes the last step, so that the engine need not wait for a
-        disk. The caller sets `served` once the engine has everything, and holds the lock until
-        then."""
+        """Brings the engine by ON_STEP, which stores a patch, or else the directory to VERSION,
+        and returns its digest. The directory then waits for the last step until `served` is
+        VERSION, or settle() is called. The caller holds the lock until then."""
         with self.lock:
-            self._reported = self._goal = self.served = None
-            self._finish()
+            self.served = self._reported = self._goal = None
             return self._move(version, on_step)
 
     def _move(self, version: int, on_step: OnStep | None) -> str:
@@ -147,22 +166,24 @@ class StreamSource:
             if follower.staged != version:  # else it is all here, even if the store is away
                 follower.stage(version)
             if follower.staged_path is not None:
-                reached = self._step(on_step)
-                if on_step is not None and follower.staged == version:
-                    return reached
+                if on_step is not None:
+                    reached = on_step(follower.staged, follower.staged_path)
+                    if follower.staged == version:
+                        return reached
+                follower.prepare()
             self._finish()
         return follower.state
 
-    def _step(self, on_step: OnStep | None) -> str | None:
-        follower = self._follower
-        follower.prepare()
-        try:
-            return on_step(follower.staged, follower.staged_path) if on_step else None
-        finally:  # from here there is only forward, whatever became of the engine
-            follower.apply()
+    def settle(self) -> None:
+        """Brings the directory to the version that ON_STEP has stored, at once."""
+        with self.lock:
+            if self._follower.update_state == "staged":
+                self._follower.prepare()
+            self._finish()
 
     def close(self) -> None:
         self._stop.set()
+        self._wake.set()
         self._follower.close()
         if self._thread.ident is not None:
             self._thread.join()

@@ -619,10 +619,6 @@ class Weights:
     def prepare(self, patch: str) -> None:
         """Does what an apply() of PATCH can do before the engine pauses: computes the positions of
         the stores and copies them to the devices. The weights do not change."""
-        if not self._on_cpu:
-            self._make_ready(patch)
-
-    def _make_ready(self, patch: str) -> None:
         found = _identity(patch)
         if not self._is_direct:
             return
@@ -645,7 +641,7 @@ class Weights:
         self._to_quantise = self._stores_to_quantise(patch)
         for weight, (places, old, _) in self._to_quantise:
             weight.check(places, old, patch)
-        self._make_ready(patch)
+        self.prepare(patch)
         self._checked = found
 
     @torch.no_grad()
