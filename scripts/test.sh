@@ -146,7 +146,7 @@ pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
         "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
-        -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1 &
+        --timeout 900 -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1 &
     pytest=$! # `timeout` leaves the lane's process group, and a signal interrupts `wait`
     wait $pytest
 }

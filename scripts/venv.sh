@@ -8,7 +8,7 @@
 # share one. The stamp marks a complete one.
 set -eu
 
-packages='numpy safetensors pytest pytest-xdist hypothesis botocore boto3 selenium prometheus_client'
+packages='numpy safetensors pytest pytest-xdist pytest-timeout hypothesis botocore boto3 selenium prometheus_client'
 vllm=
 for extra in "$@"; do
     case $extra in

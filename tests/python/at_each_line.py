@@ -11,17 +11,18 @@ PACKAGE = str(pathlib.Path(deltawire.__file__).parent)
 
 
 @functools.cache
-def ends_of_with(code):
-    """Where CODE leaves a `with`. Python runs no handler of a signal between the last call in it
-    and the call of __exit__, but a trace function is called there."""
+def out_of_reach(code):
+    """Places where Python calls a trace function, but never the handler of a signal: where CODE
+    leaves a `with`, before the call of __exit__, and at a `try`, which does nothing by itself. What
+    is raised there passes by the __exit__ of the `with` around it."""
     steps = list(dis.get_instructions(code))
-    ends = set()
+    places = {step.offset for step in steps if step.opname == "NOP"}
     for i, step in enumerate(steps):
         next_ones = [(s.opname, s.argval) for s in steps[i:i + 6]
                      if s.opname not in ("SWAP", "PRECALL")]
         if next_ones[:4] == [("LOAD_CONST", None)] * 3 + [("CALL", 2)]:
-            ends.add(step.offset)
-    return ends
+            places.add(step.offset)
+    return places
 
 
 def is_interrupted(n, call, file=""):
@@ -35,7 +36,7 @@ def is_interrupted(n, call, file=""):
         if not code.co_filename.startswith(PACKAGE):
             return None
         if (event == "line" and code.co_filename.endswith(file)
-                and frame.f_lasti not in ends_of_with(code)):
+                and frame.f_lasti not in out_of_reach(code)):
             visits[code, frame.f_lineno] += 1
             count += visits[code, frame.f_lineno] <= 2
             if count == n:
