@@ -476,6 +476,8 @@ class Check(unittest.TestCase):
 
         def make():
             nonlocal engine
+            if engine:
+                engine.backend.shutdown()  # its thread looks for patches all the time
             engine = self.engine(0, load_format="dummy")
 
         def check():
