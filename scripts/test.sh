@@ -230,7 +230,7 @@ build_package() {
 
 stage_package() {
     echo "== package: the Python package, from its source archive to a trained model"
-    build_package || return
+    build release build && build_package || return
     run_pytest tests/python
     with=()
 }
