@@ -39,6 +39,7 @@ if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/
     fi
     PYTHONPATH=$site "$python" tests/gpu/torch_check.py
     PYTHONPATH=$site "$python" tests/gpu/vllm_check.py cuda
+    PYTHONPATH=$site "$python" tests/gpu/users_check.py cuda
 else
     echo "test-gpu: $python has no PyTorch that sees a GPU, so nothing in Python is checked"
 fi

@@ -41,15 +41,25 @@ static dw_status check(const dw_cuda *c, cu_result result, const char *doing,
     return dw_cuda_check(c->driver, result, c->where, doing, err);
 }
 
+static _Thread_local unsigned n_entered;
+static _Thread_local int capture_mode; /* of the thread, before it entered */
+
 dw_status dw_cuda_enter(dw_cuda *c, dw_error *err)
 {
-    return check(c, c->driver->context_push(c->context), "enter the device's context",
-                 err);
+    dw_status status = check(c, c->driver->context_push(c->context),
+                             "enter the device's context", err);
+    if (status == DW_OK && n_entered++ == 0) {
+        capture_mode = CU_CAPTURE_RELAXED;
+        (void)c->driver->capture_mode(&capture_mode);
+    }
+    return status;
 }
 
 void dw_cuda_leave(dw_cuda *c)
 {
     cu_context popped;
+    if (--n_entered == 0)
+        (void)c->driver->capture_mode(&capture_mode);
     (void)c->driver->context_pop(&popped);
 }
 

@@ -44,6 +44,8 @@ dw_status dw_cuda_open(dw_cuda **out, uint32_t index, const dw_cuda_image *image
                        dw_error *err);
 void dw_cuda_close(dw_cuda *c);
 
+/* Another thread of the program may capture a CUDA graph. Then calls that are no part of
+ * it would fail and end it, so between these two the thread's mode is relaxed. */
 dw_status dw_cuda_enter(dw_cuda *c, dw_error *err);
 void dw_cuda_leave(dw_cuda *c);
 

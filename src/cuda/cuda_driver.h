@@ -46,6 +46,7 @@ enum {
     CU_FUNCTION_MOST_THREADS = 0,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_CAPTURE_RELAXED = 2,
 };
 
 /* Every function: X(member, symbol, arguments). */
@@ -64,6 +65,7 @@ enum {
     X(primary_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))               \
     X(context_push, "cuCtxPushCurrent_v2", (cu_context context))                         \
     X(context_pop, "cuCtxPopCurrent_v2", (cu_context * out))                             \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                    \
     X(stream_priorities, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))     \
     X(module_load, "cuModuleLoadData", (cu_module * out, const void *image))             \
     X(module_unload, "cuModuleUnload", (cu_module module))                               \

@@ -60,6 +60,7 @@ static struct cu_stream_st defaults[N_DEVICES]; /* the stream 0 of each device *
 static struct cu_stream_st *destroyed; /* others may still have an event of them ahead */
 static _Thread_local cu_context current[16];
 static _Thread_local unsigned n_current;
+static _Thread_local int capture_mode; /* 0: as if another thread captured a graph */
 static int64_t n_pushed; /* by all threads */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t n_calls, fail_at = -1, n_held;
@@ -136,6 +137,8 @@ static void unlock(const int *unused)
 
 static cu_result need_context(void)
 {
+    if (capture_mode != CU_CAPTURE_RELAXED)
+        return 900; /* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */
     return n_current > 0 ? next_result() : 201;
 }
 
@@ -276,6 +279,17 @@ API(cuCtxPopCurrent_v2)(cu_context *out)
         return 201;
     *out = current[--n_current];
     n_pushed--;
+    return CU_SUCCESS;
+}
+
+API(cuThreadExchangeStreamCaptureMode)(int *mode);
+API(cuThreadExchangeStreamCaptureMode)(int *mode)
+{
+    const int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    LOCKED;
+    n_pushed += (capture_mode != 0) - (before != 0);
     return CU_SUCCESS;
 }
 
