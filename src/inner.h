@@ -19,6 +19,11 @@ uint64_t dw_patch_bytes(const dw_patch *patch);
  * dw_tensor) add up to the tensor's digest. */
 dw_digest dw_digest_sum(const dw_digest *digests, size_t n);
 
+/* ---- store ---- */
+
+/* What it knows by now: ask after a request. */
+void dw_store_get_facts(dw_store *store, dw_store_facts *out);
+
 /* ---- stream ---- */
 
 /* DW_CORRUPT if the last search for the newest version found that latest.json names a

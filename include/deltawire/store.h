@@ -165,6 +165,20 @@ typedef struct dw_store_counts {
 
 DW_API void dw_store_get_counts(const dw_store *store, dw_store_counts *out);
 
+/* What a store knows of its keys and its server, for reports; never a secret. Texts are
+ * "" and numbers 0 for what it does not know. */
+typedef struct dw_store_facts {
+    char server[256]; /* its address, and how it is used */
+    char keys[256];   /* where the keys in use come from, and whose they are */
+    char place[256];  /* the file or address of that source, if `keys` does not name it */
+    char key_end[8];  /* the last characters of the key's id */
+    int64_t keys_expire_ms;  /* since 1970 */
+    bool has_clock;          /* a reply had the server's time */
+    int64_t clock_offset_ms; /* the server's clock minus this machine's, to a second */
+    bool absent;             /* a directory that the first write makes ... */
+    bool may_make;           /* ... and may make */
+} dw_store_facts;
+
 /* ---- drivers: the caller's own stores ---------------------------------------- */
 
 /* The functions behind the calls above, with the same contracts. Keys and ranges are
@@ -192,6 +206,8 @@ typedef struct dw_store_driver {
      * nothing. If it was replaced since the last call, the first write fails, so that the
      * caller looks at it first. */
     dw_status (*require)(void *self, const char *key, dw_error *err);
+    /* May be NULL. Fills OUT, which is zeroed. Sends nothing. */
+    void (*facts)(void *self, dw_store_facts *out);
 } dw_store_driver;
 
 /* A store with a driver of the caller's. DRIVER and URL are copied. dw_store_close calls

@@ -117,6 +117,10 @@ void dw_http_cancel(dw_http_call *call);
 /* The value of a header of the reply, or NULL; NAME in any case. */
 const char *dw_http_header(const dw_http_call *call, const char *name);
 
+/* The server's clock minus ours, by a reply that has just come; false if it has no Date.
+ */
+bool dw_http_clock_offset(const dw_http_call *call, int64_t *offset_ms);
+
 /* Parses "bytes 5-9/20" to 5, 9, 20. False for anything else, including `*`. */
 bool dw_http_parse_content_range(const char *text, uint64_t *first, uint64_t *last,
                                  uint64_t *total);

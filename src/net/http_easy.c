@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "deltawire/base.h"
 
@@ -407,6 +408,16 @@ const char *dw_http_header(const dw_http_call *call, const char *name)
             return value + strspn(value, " \t");
         }
     return NULL;
+}
+
+bool dw_http_clock_offset(const dw_http_call *call, int64_t *offset_ms)
+{
+    const char *text = dw_http_header(call, "date");
+    const time_t when = text ? curl_getdate(text, NULL) : -1;
+    if (when <= 0)
+        return false;
+    *offset_ms = (int64_t)when * 1000 + 500 - dw_wall_clock_ms(); /* of a whole second */
+    return true;
 }
 
 static bool parse_number(const char **at, uint64_t *out)

@@ -68,6 +68,7 @@ static dw_status from_profile(const chain *c, const dw_aws_files *files,
 static dw_status from_keys(const dw_aws_profile *p, dw_keys *out, dw_error *err)
 {
     snprintf(out->origin, sizeof out->origin, "the AWS profile '%.80s'", p->name);
+    snprintf(out->place, sizeof out->place, "%s", p->keys_path);
     return copy_keys(out, p->access_key, p->secret_key, p->session_token, err);
 }
 

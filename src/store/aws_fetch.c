@@ -267,7 +267,10 @@ static dw_status ask_sts(dw_keys *out, const dw_aws_role *role, dw_writer *body,
         status = sign(&lines, starts, &n_lines, &to, body, role, by, err);
     if (status == DW_OK) {
         char address[1200];
+        const size_t n = strlen(out->place);
         snprintf(address, sizeof address, "%s://%s%s/", to.scheme, to.host, to.path);
+        snprintf(out->place + n, sizeof out->place - n, "%s%s", n ? ", at " : "",
+                 address);
         const char *headers[5] = {"Content-Type: application/x-www-form-urlencoded"};
         for (size_t i = 0; i < n_lines; i++)
             headers[1 + i] = (const char *)lines.bytes + starts[i];
@@ -295,6 +298,7 @@ dw_status dw_aws_fetch_web_identity(dw_keys *out, const dw_aws_role *role,
                                     const char *token_path, dw_error *err)
 {
     snprintf(out->origin, sizeof out->origin, "web identity, role %.180s", role->arn);
+    snprintf(out->place, sizeof out->place, "%.120s", token_path);
     char *token;
     dw_status status = read_secret(&token, token_path, out, err);
     if (status != DW_OK)

@@ -128,7 +128,10 @@ dw_aws_profile dw_aws_profile_find(const dw_aws_files *files, const char *name)
 {
     dw_aws_profile p = {.name = name};
     take_file(&p, &files->config, true);
+    const char *in_config = p.access_key;
     take_file(&p, &files->credentials, false); /* the later one wins */
+    p.keys_path =
+        p.access_key == in_config ? files->config_path : files->credentials_path;
     take_services(&p, &files->config);
     return p;
 }

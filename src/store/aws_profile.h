@@ -21,6 +21,7 @@ typedef struct dw_aws_profile {
     const char *name;
     bool found;
     const char *access_key, *secret_key, *session_token;
+    const char *keys_path; /* the file that has the access key */
     const char *role_arn, *source_profile, *credential_source;
     const char *token_file; /* web_identity_token_file */
     const char *session_name, *external_id, *duration, *mfa_serial;

@@ -272,6 +272,24 @@ static dw_status dir_remove(void *self, const char *key, dw_error *err)
     return status;
 }
 
+/* A path that can be made: the nearest directory above it that exists lets us write. */
+static bool may_make(const char *path)
+{
+    char at[PATH_MAX];
+    snprintf(at, sizeof at, "%s", path);
+    for (char *slash; access(at, F_OK) != 0 && (slash = strrchr(at, '/')) != NULL;)
+        slash[slash == at] = '\0';
+    return access(at, W_OK | X_OK) == 0;
+}
+
+static void dir_facts(void *self, dw_store_facts *out)
+{
+    const dw_dir *d = self;
+    snprintf(out->keys, sizeof out->keys, "none needed: this process's rights to files");
+    out->absent = access(d->root, F_OK) != 0 && errno == ENOENT;
+    out->may_make = out->absent && may_make(d->root);
+}
+
 static void dir_close(void *self)
 {
     dw_dir *d = self;
@@ -381,6 +399,7 @@ dw_status dw_dir_store_open(dw_store **out, const char *url, dw_error *err)
         .remove = dir_remove,
         .close = dir_close,
         .require = dir_require,
+        .facts = dir_facts,
     };
     *out = NULL;
     dw_dir *d = dw_alloc_zeroed(1, sizeof *d);

@@ -105,10 +105,12 @@ static dw_status token_path(char **out, dw_error *err)
     return *out ? DW_OK : dw_fail_memory(err, NULL);
 }
 
-/* Sets TOKEN to "" if there is none. */
-static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
+/* Sets TOKEN to "" if there is none; ORIGIN is where it is. */
+static dw_status find_token(char token[MAX_TOKEN], char origin[DW_KEYS_ORIGIN],
+                            dw_error *err)
 {
     token[0] = '\0';
+    snprintf(origin, DW_KEYS_ORIGIN, "HF_TOKEN");
     const char *given = dw_environment("HF_TOKEN");
     if (given) {
         if (strlen(given) >= MAX_TOKEN)
@@ -120,6 +122,7 @@ static dw_status find_token(char token[MAX_TOKEN], dw_error *err)
     dw_status status = token_path(&path, err);
     if (status != DW_OK)
         return status;
+    snprintf(origin, DW_KEYS_ORIGIN, "the token in %s", path);
     FILE *file = *path ? fopen(path, "re") : NULL;
     if (file) {
         setvbuf(file, NULL, _IONBF, 0); /* so that no copy stays in a buffer */
@@ -137,8 +140,8 @@ static dw_status open_with_token(dw_store **out, const char *url,
                                  const bucket_name *bucket,
                                  const dw_store_options *options, dw_error *err)
 {
-    char token[MAX_TOKEN];
-    dw_status status = find_token(token, err);
+    char token[MAX_TOKEN], origin[DW_KEYS_ORIGIN];
+    dw_status status = find_token(token, origin, err);
     if (status != DW_OK)
         return status;
     if (!*token)
@@ -163,7 +166,8 @@ static dw_status open_with_token(dw_store **out, const char *url,
             &(dw_hf_location){.endpoint = endpoint ? endpoint : "https://huggingface.co",
                               .bucket = (const char *)names.bytes,
                               .prefix = bucket->prefix,
-                              .token = token},
+                              .token = token,
+                              .origin = origin},
             options, err);
     OPENSSL_cleanse(token, sizeof token);
     dw_writer_release(&names);

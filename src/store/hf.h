@@ -25,6 +25,7 @@ typedef struct dw_hf_location {
     const char *bucket;   /* NAMESPACE/NAME */
     const char *prefix;   /* "" or "a/b" */
     const char *token;
+    const char *origin; /* where it is, for people */
 } dw_hf_location;
 
 dw_status dw_hf_native_open(dw_store **out, const char *url,

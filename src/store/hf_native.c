@@ -1,6 +1,7 @@
 #include "store/hf_native.h"
 
 #include <openssl/crypto.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -110,6 +111,15 @@ static void hf_counts(const void *self, dw_store_counts *out)
                              .bytes_read = atomic_load(&h->bytes_read)};
 }
 
+static void hf_facts(void *self, dw_store_facts *out)
+{
+    dw_hf *h = self;
+    snprintf(out->server, sizeof out->server, "%s", h->endpoint);
+    snprintf(out->keys, sizeof out->keys, "%s, which only reads", h->origin);
+    out->has_clock = atomic_load(&h->has_clock);
+    out->clock_offset_ms = atomic_load(&h->server_offset_ms);
+}
+
 static void hf_close(void *self)
 {
     dw_hf *h = self;
@@ -117,6 +127,7 @@ static void hf_close(void *self)
     if (h->authorization)
         OPENSSL_cleanse(h->authorization, strlen(h->authorization));
     dw_free(h->authorization);
+    dw_free(h->origin);
     dw_free(h->url);
     dw_free(h->endpoint);
     dw_free(h->bucket);
@@ -135,6 +146,7 @@ static const dw_store_driver hf_driver = {
     .conditional = hf_conditional,
     .counts = hf_counts,
     .close = hf_close,
+    .facts = hf_facts,
 };
 
 static char *join_text(const char *a, const char *b)
@@ -162,7 +174,9 @@ static dw_status fill(dw_hf *h, const char *url, const dw_hf_location *location,
     h->bucket = dw_copy_string(location->bucket);
     h->prefix = join_text(location->prefix, *location->prefix ? "/" : "");
     h->authorization = join_text("Authorization: Bearer ", location->token);
-    if (!h->url || !h->endpoint || !h->bucket || !h->prefix || !h->authorization)
+    h->origin = dw_copy_string(location->origin);
+    if (!h->url || !h->endpoint || !h->bucket || !h->prefix || !h->authorization ||
+        !h->origin)
         return dw_fail_memory(err, url);
     cut_slashes(h->url);
     cut_slashes(h->endpoint);

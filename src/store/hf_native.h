@@ -17,9 +17,12 @@
 
 typedef struct dw_hf {
     char *url, *endpoint, *bucket;
-    char *prefix;        /* "" or "a/b/" */
-    char *authorization; /* the header line */
-    size_t n_origin;     /* of the endpoint: https://HOST:PORT */
+    char *prefix;                  /* "" or "a/b/" */
+    char *authorization;           /* the header line */
+    char *origin;                  /* where the token is, for people */
+    atomic_llong server_offset_ms; /* its clock minus ours, as last seen ... */
+    atomic_bool has_clock;         /* ... if it was */
+    size_t n_origin;               /* of the endpoint: https://HOST:PORT */
     unsigned n_tries, deadline_ms;
     dw_http *http;
     dw_wait_reporter waits;

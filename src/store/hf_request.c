@@ -83,6 +83,11 @@ static dw_status send_once(dw_hf_request *r, dw_error *err)
                 dw_http_cancel(call);
         }
     }
+    int64_t off_ms;
+    if (dw_hf_is_hub(h, call->url) && dw_http_clock_offset(call, &off_ms)) {
+        atomic_store(&h->server_offset_ms, off_ms);
+        atomic_store(&h->has_clock, true);
+    }
     atomic_fetch_add(&h->n_requests, 1);
     atomic_fetch_add(&h->bytes_read, call->n_received + call->text.n_bytes);
     return status;

@@ -246,6 +246,31 @@ dw_status dw_key_ring_renew(dw_key_ring *ring, const dw_keys *keys, dw_keys **ou
     return status;
 }
 
+/* ---- for reports ---- */
+
+const char *dw_keys_end(const dw_keys *keys)
+{
+    size_t n = keys->access_key ? strlen(keys->access_key) : 0;
+    return n > 8 ? keys->access_key + n - 4 : "";
+}
+
+void dw_key_ring_facts(dw_key_ring *ring, dw_store_facts *out)
+{
+    if (!ring) {
+        snprintf(out->keys, sizeof out->keys, "none: requests are not signed");
+        return;
+    }
+    pthread_mutex_lock(&ring->lock);
+    const dw_keys *keys = ring->keys;
+    if (keys) {
+        snprintf(out->keys, sizeof out->keys, "%s", keys->origin);
+        snprintf(out->place, sizeof out->place, "%s", keys->place);
+        snprintf(out->key_end, sizeof out->key_end, "%s", dw_keys_end(keys));
+        out->keys_expire_ms = keys->expires_ms;
+    }
+    pthread_mutex_unlock(&ring->lock);
+}
+
 /* ---- keys that are there ---- */
 
 dw_status dw_keys_copy(dw_keys *out, const char *access_key, const char *secret_key,

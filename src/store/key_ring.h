@@ -23,6 +23,7 @@ typedef struct dw_keys {
     char *access_key, *secret_key, *session_token /* or NULL */;
     int64_t expires_ms;          /* of the wall clock; 0: not known */
     char origin[DW_KEYS_ORIGIN]; /* where they come from, for people */
+    char place[DW_KEYS_ORIGIN];  /* the file or address, if ORIGIN does not name it */
     atomic_uint n_users;
 } dw_keys;
 
@@ -69,5 +70,11 @@ dw_status dw_key_ring_renew(dw_key_ring *ring, const dw_keys *keys, dw_keys **ou
 
 /* Accepts NULL. */
 void dw_keys_release(dw_keys *keys);
+
+/* The last characters of the key's id: enough to recognise it, but useless to others. */
+const char *dw_keys_end(const dw_keys *keys);
+
+/* Tells of the keys that it has. RING may be NULL: requests are not signed. */
+void dw_key_ring_facts(dw_key_ring *ring, dw_store_facts *out);
 
 #endif

@@ -151,6 +151,20 @@ static void get_counts(const void *self, dw_store_counts *out)
     };
 }
 
+static void get_facts(void *self, dw_store_facts *out)
+{
+    dw_s3 *s3 = self;
+    const dw_endpoint *to = &s3->endpoint;
+    pthread_mutex_lock(&s3->lock);
+    snprintf(out->server, sizeof out->server, "%s%s%.160s%.20s, region %s",
+             to->host ? to->scheme : "", to->host ? "://" : "Amazon S3",
+             to->host ? to->host : "", to->path, s3->region);
+    pthread_mutex_unlock(&s3->lock);
+    dw_key_ring_facts(s3->keys, out);
+    out->has_clock = atomic_load(&s3->has_clock);
+    out->clock_offset_ms = atomic_load(&s3->server_offset_ms);
+}
+
 /* ---- opening and closing ---- */
 
 static void close_driver(void *self)
@@ -178,6 +192,7 @@ static const dw_store_driver s3_driver = {
     .conditional = find_conditional,
     .counts = get_counts,
     .close = close_driver,
+    .facts = get_facts,
 };
 
 static dw_status set_endpoint(dw_s3 *s3, const char *endpoint, dw_error *err)

@@ -55,9 +55,12 @@ typedef struct dw_s3 {
     dw_wait_reporter waits;
 
     atomic_ullong n_requests, n_retries, bytes_read, bytes_written;
-    atomic_llong clock_offset_ms; /* the server's clock minus ours */
-    atomic_int conditional;       /* dw_s3_conditional */
-    atomic_bool bucket_seen;      /* a reply showed that the bucket exists */
+    atomic_llong
+        clock_offset_ms; /* the server's clock minus ours, once it must be used */
+    atomic_llong server_offset_ms; /* the same as last seen, for reports ... */
+    atomic_bool has_clock;         /* ... if it was */
+    atomic_int conditional;        /* dw_s3_conditional */
+    atomic_bool bucket_seen;       /* a reply showed that the bucket exists */
 
     pthread_mutex_t lock; /* guards what follows */
     char region[DW_S3_REGION_SIZE];

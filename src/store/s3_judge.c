@@ -9,14 +9,6 @@
 #include "base/mem.h"
 #include "store/s3_driver.h"
 
-/* The last characters of the access key: enough to recognise it, but useless to others.
- */
-static const char *key_tail(const dw_keys *keys)
-{
-    size_t n = keys->access_key ? strlen(keys->access_key) : 0;
-    return n > 8 ? keys->access_key + n - 4 : "";
-}
-
 /* Whether the keys have expired or are no longer known, so that new ones may help. A
  * reply to HEAD has no body with a code: 400 is that of a refused token. */
 static bool is_refused(const dw_s3_task *task)
@@ -45,12 +37,12 @@ static dw_status fail_denied(const dw_s3_task *task, const char *where, dw_error
         return dw_fail(err, DW_DENIED, where,
                        "the server does not accept the signature: the secret does not "
                        "belong to access key '...%s' (%s)",
-                       key_tail(keys), keys->origin);
+                       dw_keys_end(keys), keys->origin);
     if (strcmp(code, "InvalidAccessKeyId") == 0)
         return dw_fail(err, DW_DENIED, where,
                        "the server does not know access key '...%s' (%s); set another, "
                        "or the endpoint the key is for",
-                       key_tail(keys), keys->origin);
+                       dw_keys_end(keys), keys->origin);
     if (is_refused(task))
         return dw_fail(err, DW_DENIED, where,
                        "the session token has expired or is wrong (%s); get new "
@@ -61,7 +53,7 @@ static dw_status fail_denied(const dw_s3_task *task, const char *where, dw_error
     return dw_fail(err, DW_DENIED, where,
                    "access key '...%s' (%s) may not %s this (%d%s%s); check its rights, "
                    "that it has not expired, and the secret",
-                   key_tail(keys), keys->origin, reads ? "read" : "write",
+                   dw_keys_end(keys), keys->origin, reads ? "read" : "write",
                    task->call.status, *code ? " " : "", code);
 }
 
@@ -298,6 +290,11 @@ static dw_status judge_answer(dw_s3 *s3, dw_s3_task *task, dw_link *link,
 {
     dw_http_call *call = &task->call;
     const bool good = call->status / 100 == 2;
+    int64_t off_ms;
+    if (!task->target && dw_http_clock_offset(call, &off_ms)) {
+        atomic_store(&s3->server_offset_ms, off_ms);
+        atomic_store(&s3->has_clock, true);
+    }
     task->error = (dw_s3_error){{0}, {0}};
     if (call->status == 416 && call->into) {
         atomic_store(&s3->bucket_seen, true);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/options.h"
+#include "inner.h"
 #include "store/dir.h"
 #include "store/hf.h"
 #include "store/memory.h"
@@ -319,6 +320,13 @@ void dw_store_get_counts(const dw_store *store, dw_store_counts *out)
                              .bytes_written = atomic_load(&store->bytes_written)};
     if (store->driver.counts)
         store->driver.counts(store->self, out);
+}
+
+void dw_store_get_facts(dw_store *store, dw_store_facts *out)
+{
+    *out = (dw_store_facts){0};
+    if (store->driver.facts)
+        store->driver.facts(store->self, out);
 }
 
 /* ---- for the layers above and for drivers ------------------------------------- */

@@ -53,6 +53,7 @@ silent repair s run/step_000003
 shows '^ *4 ' log s
 shows 'version 4' status s
 shows 'version 4' ls s
+shows 'after version 4' check s
 shows bits stats s
 shows 'would remove' gc s --keep 1 --dry-run
 silent gc s --keep 1

@@ -37,6 +37,7 @@ fails 10 "" as_other publish "$url" run/base
 
 it "as a trainer publishes and pulls, and removes nothing"
 grant 0
+as_other check "$url" --json | holds 'o["publisher"]["ok"] and o["create_once"]["ok"]'
 as_other publish "$url" run/base --quiet >/dev/null
 for i in 1 2; do
     as_other publish "$url" "run/step_00000$i" --anchor-every 2 --fold 2 --quiet >/dev/null
@@ -56,6 +57,8 @@ as_other verify "$url" --quiet >/dev/null
 as_other status "$url" --json | holds 'o["followers"][0]["id"] == "engine"'
 fails 10 "" as_other publish "$url" run/step_000003
 fails 10 "" as_other gc "$url" --keep 1
+as_other check "$url" --json |
+    holds 'o["follower"]["ok"] and o["write"]["error"]["code"] == "denied"'
 
 it "as a collector collects, and publishes nothing"
 grant 2

@@ -16,6 +16,8 @@ it "refuses to publish, and names the option"
 fails 7 "cannot create an object only if it does not exist" deltawire publish "$url" run/base
 grep -q -- "--single-writer" err.last || die "no way out: $(cat err.last)"
 fails 6 "no stream" deltawire pull "$url" --into never
+deltawire check "$url" >out.check
+grep -q '^  publisher .*: publish needs --single-writer$' out.check
 
 it "publishes with --single-writer"
 deltawire publish "$url" run/base --single-writer --quiet >/dev/null

@@ -8,7 +8,11 @@ Tigris is.
         cloud.objects         (bucket, key) -> bytes
         cloud.counts          what was asked, by name; "unsigned" counts requests without
                               credentials
-        cloud.parts_pass      an event: while it is cleared, parts of uploads wait ("held")
+        cloud.parts_pass      an event: while it is cleared, parts of uploads and reads of
+                              what is below probe/ wait ("held")
+        cloud.denied          methods that nobody may use on objects
+        cloud.conditional     whether If-None-Match is looked at
+        cloud.ahead           seconds that its clock is ahead
 """
 import collections
 import datetime
@@ -57,6 +61,7 @@ class Cloud(http.server.ThreadingHTTPServer):
         self.counts = collections.Counter()
         self.parts_pass = threading.Event()
         self.parts_pass.set()
+        self.denied, self.conditional, self.ahead = set(), True, 0
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self):
@@ -103,6 +108,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *unused):
         pass
+
+    def date_time_string(self, timestamp=None):
+        return super().date_time_string((timestamp or time.time()) + self.server.ahead)
 
     def reply(self, status, body=b"", **headers):
         body = body.encode() if isinstance(body, str) else body
@@ -238,8 +246,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def serve(self, bucket, key, create):
         server, at, query = self.server, (bucket, key), self.query
+        create = create and server.conditional
         if not key:
             return self.list(bucket)
+        if self.command in server.denied:
+            raise Refused(403, "AccessDenied")
         if "uploads" in query:
             upload = secrets.token_hex(8)
             server.uploads[upload] = {}
@@ -247,9 +258,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                               "</UploadId></InitiateMultipartUploadResult>")
         etag = '"' + hashlib.md5(self.body).hexdigest() + '"'
         if "partNumber" in query:
-            if not server.parts_pass.is_set():
-                server.counts["held"] += 1
-                server.parts_pass.wait()
+            self.hold()
             server.uploads[query["uploadId"]][int(query["partNumber"])] = self.body
             server.counts["parts"] += 1
             return self.reply(200, ETag=etag)
@@ -272,6 +281,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = server.objects.get(at)
         if data is None:
             raise Refused(404, "NoSuchKey")
+        if "/probe/" in key:
+            self.hold()
         if self.command == "HEAD":
             return self.reply(200, Content_Length=str(len(data)), ETag='"e"')
         wanted = self.headers.get("Range")
@@ -283,6 +294,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         last = min(last, len(data) - 1)
         return self.reply(206, data[first:last + 1], ETag='"e"',
                           Content_Range=f"bytes {first}-{last}/{len(data)}")
+
+    def hold(self):
+        if not self.server.parts_pass.is_set():
+            self.server.counts["held"] += 1
+            self.server.parts_pass.wait()
 
     def list(self, bucket):
         query, after = self.query, self.query.get("start-after", "")

@@ -3,6 +3,7 @@ supported, over a cloud of our own (cloud.py). Nothing but loopback is contacted
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -308,3 +309,114 @@ def test_anonymous(place):
     said = place.run("log", "s3://bucket/s", "--anonymous", fails=True)
     assert "anonymous" in said
     assert place.cloud.counts.pop("unsigned") > 0
+
+
+# ---- deltawire check ----
+
+def check(place, *options, fails=False):
+    if fails:
+        done = subprocess.run([DELTAWIRE, "check", "s3://bucket/s", "--json", *options],
+                              env=place.environment(), capture_output=True, text=True,
+                              timeout=LIMIT)
+        assert done.returncode == 10, done.stderr
+        return json.loads(done.stdout)
+    found = json.loads(place.run("check", "s3://bucket/s", "--json", *options))
+    assert not any("/probe/" in key for _, key in place.cloud.objects)
+    return found
+
+
+@pytest.mark.parametrize("use,source,expires", [
+    (use_environment, "the environment", False),
+    (use_web_identity, f"web identity, role {clouds.ROLE}", True),
+    (use_container, "container endpoint http://127.0.0.1:", True),
+    (use_instance, "node-role", True),
+    (use_role_of_profile, f"role {clouds.ROLE}, by the AWS profile 'base'", True),
+    (use_process, "credential_process of profile 'default'", True),
+], ids=lambda value: by_name(value) if callable(value) else "")
+def test_check_says_which_keys_are_used(place, use, source, expires):
+    use(place)
+    found = check(place)
+    assert source in found["keys"]["source"]
+    assert bool(found["keys"]["expires"]) == expires
+    if use == use_web_identity:
+        assert found["keys"]["place"] == f"{place.path / 'token'}, at {place.cloud.url}/sts/"
+    assert place.cloud.url in found["server"]
+    assert found["create_once"]["ok"] and found["delete"]["ok"]
+    assert "begin a new stream" in found["publisher"]["text"]
+    said = place.run("check", "s3://bucket/s")
+    assert source in said and ("  valid      until 20" in said) == expires
+    for secret, token, _ in place.cloud.keys.values():
+        assert secret not in said + str(found) and (not token or token not in said + str(found))
+
+
+def test_check_names_the_file_of_a_profile(place):
+    path = place.write(".aws/credentials", "[default]\naws_access_key_id = AKIDLONGLIVED\n"
+                       "aws_secret_access_key = secret\n")
+    assert check(place)["keys"] == {"source": "the AWS profile 'default'", "place": str(path),
+                                    "key_end": "IVED", "expires": None}
+
+
+def test_check_of_a_source_that_fails(place):
+    use_web_identity(place)
+    place.write("token", "another")
+    found = check(place, fails=True)
+    assert "web identity" in found["list"]["error"]["text"]
+    assert "InvalidIdentityToken" in found["list"]["error"]["text"]
+    assert not found["publisher"]["ok"] and not found["follower"]["ok"]
+    assert place.cloud.counts["s3"] == 0
+
+
+def test_check_of_the_clock(place):
+    use_environment(place)
+    assert abs(check(place)["clock_offset_seconds"]) < 1800
+    place.cloud.ahead = 7200
+    assert abs(check(place)["clock_offset_seconds"] - 7200) < 1800
+    assert "ahead of this machine" in place.run("check", "s3://bucket/s")
+
+
+def test_check_as_a_follower(place):
+    use_environment(place)
+    place.model()
+    place.run("publish", "s3://bucket/s", "run/base")
+    place.cloud.denied = {"PUT", "DELETE"}
+    found = check(place)
+    assert found["write"]["error"]["code"] == "denied" and found["range"]["ok"]
+    assert found["download"]["bytes"] > 0 and found["head"] == 0
+    assert not found["publisher"]["ok"] and "may not write" in found["publisher"]["text"]
+    assert found["follower"]["ok"] and "follow --no-report" in found["follower"]["text"]
+    place.cloud.denied.add("GET")
+    assert "may not read" in check(place, fails=True)["follower"]["text"]
+
+
+def test_check_without_the_right_to_delete(place):
+    use_environment(place)
+    place.cloud.denied = {"DELETE"}
+    found = json.loads(place.run("check", "s3://bucket/s", "--json"))
+    assert [key for _, key in place.cloud.objects] == ["s/" + found["left_over"]]
+    assert "delete below probe/" in found["publisher"]["text"] and found["follower"]["ok"]
+
+
+def test_check_without_conditions(place):
+    use_environment(place)
+    place.cloud.conditional = False
+    found = check(place)
+    assert found["create_once"]["error"]["code"] == "unsupported"
+    assert found["publisher"]["ok"] and "--single-writer" in found["publisher"]["text"]
+
+
+def test_check_anonymous(place):
+    found = check(place, "--anonymous", fails=True)
+    assert "not signed" in found["keys"]["source"]
+    assert place.cloud.counts.pop("unsigned") > 0
+
+
+def test_check_cleans_up_when_it_is_interrupted(place):
+    use_environment(place)
+    place.cloud.parts_pass.clear()
+    process = place.start("check", "s3://bucket/s")
+    wait_for(lambda: place.cloud.counts["held"] > 0, process)
+    assert any("/probe/" in key for _, key in place.cloud.objects)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=LIMIT) == 130
+    process.communicate()
+    assert not place.cloud.objects and not place.cloud.uploads

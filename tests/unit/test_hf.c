@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "inner.h"
 #include "store/hf.h"
 #include "store/store.h"
 #include "temp_dir.h"
@@ -162,6 +163,18 @@ static void assert_reads(dw_store *store)
     assert_list(store, "nowhere/", NULL, "");
 }
 
+/* It tells where the keys come from, and has seen the server's clock. */
+static void assert_facts(dw_store *store, const char *keys)
+{
+    dw_store_facts facts;
+    dw_store_get_facts(store, &facts);
+    if (strncmp(facts.keys, keys, strlen(keys)) != 0)
+        fail_msg("keys: %s", facts.keys);
+    assert_non_null(strstr(facts.server, "http://127.0.0.1:"));
+    assert_true(facts.has_clock);
+    assert_in_range(facts.clock_offset_ms + 3600000, 0, 7200000);
+}
+
 static void test_gateway_and_native(void **state)
 {
     (void)state;
@@ -181,10 +194,12 @@ static void test_gateway_and_native(void **state)
     bool conditional = false;
     assert_int_equal(dw_store_conditional(store, &conditional, NULL), DW_OK);
     assert_true(conditional);
+    assert_facts(store, "HF_S3_ACCESS_KEY_ID");
     dw_store_close(store);
 
     store = open_native("hf://buckets/ns/b/run/1");
     assert_reads(store);
+    assert_facts(store, "HF_TOKEN,");
     assert_int_equal(dw_store_put_bytes(store, "k", "y", 1, DW_PUT_REPLACE, &err),
                      DW_DENIED);
     assert_non_null(strstr(err.text, "HF_S3_ACCESS_KEY_ID"));
@@ -261,6 +276,7 @@ static void test_token_files(void **state)
     setenv("HF_HOME", temp_dir, 1);
     store = open_store("hf://buckets/ns/b/run/1");
     assert_get(store, "d/a", 0, 8, "hello");
+    assert_facts(store, "the token in /");
     dw_store_close(store);
     put_text(temp_path("other"), "hf_hush\nX-Header: 1\n");
     setenv("HF_TOKEN_PATH", temp_path("other"), 1);
