@@ -40,7 +40,7 @@ with deltawire.torch.Publisher(live, url=url, baseline=baseline, rank_timeout=60
         if version:
             for name, tensor in live.items():
                 tensor.to_local().copy_(mine(full[name]))
-            publisher.publish()
+            publisher.publish(step=version)
             assert publisher.wait().version == version
         if rank == 0:
             torch.save({name: tensor.to(torch.bfloat16) for name, tensor in full.items()},

@@ -130,7 +130,7 @@ class World:
                     "make a new publisher", "ake a new follower", "made by a hook",
                     "C-contiguous", "there was room for"))):
             raise error
-        assert not self.paused, "a whole model stays paused"
+        assert self.is_beside or not self.paused, "a whole model stays paused"
 
     def publish_once(self):
         if self.dice.random() < 0.3:
@@ -239,6 +239,7 @@ class World:
                     self.refused(error)
                     faults.append(call)
         self.is_beside = False
+        assert not self.paused, "a whole model stays paused"
         if synced.exception() is not None:
             self.drop_follower()
             self.mend(self.served)
