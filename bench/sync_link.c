@@ -37,9 +37,10 @@ void sync_link_trainer(char **args)
         double committed = bench_seconds();
         printf("{\"version\": %" PRIu64 ", \"published_s\": %.4f, \"committed_s\": %.4f, "
                "\"n_bytes\": %" PRIu64 ", \"n_changed\": %" PRIu64
-               ", \"diff_ms\": %" PRIu64 ", \"upload_ms\": %" PRIu64 "}\n",
-               r.version, start, committed, r.n_bytes, stats.n_changed, r.diff_ms,
-               r.upload_ms);
+               ", \"encoded_ms\": %.3f, \"uploaded_ms\": %.3f}\n",
+               r.version, start, committed, r.n_bytes, stats.n_changed, 
+               1e-3 * (double)r.times.us[DW_ENCODED],
+               1e-3 * (double)r.times.us[DW_UPLOADED]);
         sync_drain(publisher);
         printf("{\"drained\": %" PRIu64 "}\n", r.version);
     }

@@ -37,7 +37,7 @@ void sync_trace_publish(char **args)
                                  &options, &err),
                &err);
     double seconds = 0;
-    uint64_t n_bytes = 0, upload_ms = 0, diff_ms = 0, n_requests = 0;
+    uint64_t n_bytes = 0, uploaded_us = 0, encoded_us = 0, n_requests = 0;
     printf("{\"sizes\": [");
     for (unsigned step = 1; step <= n_steps; step++) {
         sync_check(bench_model_step(&model, args[1], step, &err), &err);
@@ -50,13 +50,14 @@ void sync_trace_publish(char **args)
         if (report.n_objects != 1)
             sync_die("a step of the trace takes more than one object");
         n_bytes += report.n_bytes;
-        upload_ms += report.upload_ms;
-        diff_ms += report.diff_ms;
+        uploaded_us += report.times.us[DW_UPLOADED];
+        encoded_us += report.times.us[DW_ENCODED];
         printf("%s%" PRIu64, step > 1 ? ", " : "", report.n_bytes);
     }
-    printf("], \"n\": %u, \"n_bytes\": %" PRIu64 ", \"seconds\": %.4f, \"diff_ms\": "
-           "%" PRIu64 ", \"upload_ms\": %" PRIu64 ", \"n_requests\": %" PRIu64 "}\n",
-           n_steps, n_bytes, seconds, diff_ms, upload_ms, n_requests);
+    printf("], \"n\": %u, \"n_bytes\": %" PRIu64 ", \"seconds\": %.4f, "
+           "\"encoded_ms\": %.3f, \"uploaded_ms\": %.3f, \"n_requests\": %" PRIu64 "}\n",
+           n_steps, n_bytes, seconds, 1e-3 * (double)encoded_us,
+           1e-3 * (double)uploaded_us, n_requests);
     dw_publisher_close(publisher);
     dw_store_close(store);
     bench_model_release(&model);

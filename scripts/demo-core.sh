@@ -91,7 +91,7 @@ while [ "$n" -le "$steps" ]; do
     row "$n" "$(calc %.2f "100 * $(echo "$gap" | field density)") %" \
         "$(mb "$full")" "$(mb "$(size "$scratch/raw")")" "$(mb "$(size "$scratch/gap")")" \
         "$(mb "$ours")" "$(calc %.2f "8 * $ours / $changed")" \
-        "$(echo "$made" | field total_ms)" \
+        "$(calc %.0f "$(echo "$made" | field committed)")" \
         "$(calc %.0f "1000 * $(echo "$pulled" | field seconds)")" "$equal"
     if [ $equal = NO ]; then
         echo "demo: the engine's weights differ from the trainer's in step $n" >&2

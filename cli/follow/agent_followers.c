@@ -38,7 +38,8 @@ static void add_follower(void *context, const dw_follower_info *f)
         list->n_room = n_room;
     }
     dw_follower_info copy = {strdup(f->id),     f->version,         strdup(f->host),
-                             strdup(f->status), strdup(f->message), strdup(f->time)};
+                             strdup(f->status), strdup(f->message), strdup(f->time),
+                             f->times};
     list->no_memory |=
         !copy.id || !copy.host || !copy.status || !copy.message || !copy.time;
     list->items[list->n_items++] = copy;

@@ -68,6 +68,16 @@ void cli_json_real(json_t *object, const char *key, double v)
 
 #define DUMP_FLAGS (JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6))
 
+void cli_json_times(json_t *object, const dw_times *times,
+                    const char *(*name)(unsigned moment))
+{
+    json_t *list = json_object();
+    for (unsigned i = 0; i < DW_N_MOMENTS; i++)
+        if (times->us[i] > 0)
+            cli_json_real(list, name(i), 1e-3 * (double)times->us[i]);
+    json_object_set_new(object, "times_ms", list);
+}
+
 json_t *cli_json_error(const dw_error *err)
 {
     json_t *object = json_object();

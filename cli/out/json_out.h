@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <deltawire/stream.h>
 #include <deltawire/tensor.h>
 #include <deltawire/base.h>
 
@@ -25,6 +26,10 @@ void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 
 /* Rounded to six digits; null if it is not finite. */
 void cli_json_real(json_t *object, const char *key, double v);
+
+/* "times_ms": {"captured": ..., ...}: NAME has the names of the moments that are known. */
+void cli_json_times(json_t *object, const dw_times *times,
+                    const char *(*name)(unsigned moment));
 
 /* {"code": ..., "where": ..., "text": ...} */
 json_t *cli_json_error(const dw_error *err);

@@ -24,6 +24,7 @@ void cli_sync_report_json(json_t *object, const dw_follow_report *report, double
     cli_json_count(object, "fetch_ms", report->fetch_ms);
     cli_json_count(object, "stage_ms", report->stage_ms);
     cli_json_count(object, "apply_ms", report->apply_ms);
+    cli_json_times(object, &report->times, dw_follow_moment_name);
     cli_json_real(object, "seconds", seconds);
 }
 

@@ -100,9 +100,7 @@ static void print_json(const cli_published *done, const char *url, const char *c
         cli_json_count(object, "model_bytes", done->n_model_bytes);
         cli_json_real(object, "ratio",
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
-        cli_json_count(object, "diff_ms", r->diff_ms);
-        cli_json_count(object, "upload_ms", r->upload_ms);
-        cli_json_count(object, "total_ms", r->total_ms);
+        cli_json_times(object, &r->times, dw_publish_moment_name);
         if (r->restarted)
             cli_json_flag(object, "restart", true);
         if (r->suspect_from > 0)
@@ -123,7 +121,7 @@ static void print_line(const cli_published *done, const char *checkpoint)
     else
         printf(": version %" PRIu64 ", %s changed, %s in %.3f s\n", r->version,
                cli_format_count(changed, r->n_changed), cli_format_size(size, r->n_bytes),
-               1e-3 * (double)r->total_ms);
+               1e-6 * (double)r->times.us[DW_COMMITTED]);
     fflush(stdout);
 }
 
@@ -152,7 +150,7 @@ static void print_rows(const cli_published *done, const char *url)
                       cli_format_size(a, done->n_model_bytes),
                       cli_ratio((double)done->n_model_bytes, (double)r->n_bytes));
     cli_print_row("state", "%016" PRIx64, r->state);
-    cli_print_row("time", "%.3f s", 1e-3 * (double)r->total_ms);
+    cli_print_row("time", "%.3f s", 1e-6 * (double)r->times.us[DW_COMMITTED]);
 }
 
 /* Reports damage that this version repaired. */

@@ -201,7 +201,7 @@ static dw_status report_first(cli_published *out, const cli_publish *p, dw_store
         .n_objects = info.n_objects,
         .state = info.state,
         .n_file_bytes = info.n_file_bytes,
-        .total_ms = (uint64_t)(1000 * (cli_now() - t_start)),
+        .times.us[DW_COMMITTED] = (uint64_t)(1e6 * (cli_now() - t_start)),
     };
     dw_stream_close(stream);
     return status;

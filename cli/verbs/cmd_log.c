@@ -26,7 +26,9 @@ typedef struct log_list {
     dw_edge *shortcuts; /* to the listed versions */
     size_t n_shortcuts;
     uint64_t floor;
-    json_t *rows; /* with --json */
+    bool with_times;
+    json_t *rows;      /* with --json */
+    json_t *followers; /* with --json and times */
 } log_list;
 
 /* ---- a row ---- */
@@ -86,6 +88,8 @@ static json_t *version_json(const log_list *list, const dw_version_info *info)
     cli_json_count(row, "bytes", info->n_bytes);
     cli_json_count(row, "files", info->n_files);
     cli_json_count(row, "file_bytes", info->n_file_bytes);
+    if (list->with_times)
+        cli_json_times(row, &info->times, dw_publish_moment_name);
     cli_json_flag(row, "collected", info->version < list->floor);
     json_object_set_new(row, "shortcuts", shortcuts_json(list, info->version));
     if (info->suspect_from > 0)
@@ -137,6 +141,20 @@ static void print_step(const char *step)
     printf("%*s  ", STEP_COLUMNS - n_columns, "");
 }
 
+static void print_times(const char *prefix, const dw_times *times,
+                        const char *(*name)(unsigned moment))
+{
+    const char *before = prefix;
+    for (unsigned i = 0; i < DW_N_MOMENTS; i++) {
+        if (times->us[i] == 0)
+            continue;
+        printf("%s%s %.1f", before, name(i), 1e-3 * (double)times->us[i]);
+        before = ", ";
+    }
+    if (before != prefix)
+        puts(" ms");
+}
+
 static void print_version(const log_list *list, const dw_version_info *info)
 {
     char changed[CLI_NUMBER_SIZE], size[CLI_NUMBER_SIZE], shortcuts[SHORTCUTS_TEXT];
@@ -169,6 +187,28 @@ static void print_version(const log_list *list, const dw_version_info *info)
     if ((info->base || info->fork_url) && info->notes[0])
         fputs("; ", stdout);
     cli_print_line(info->notes);
+    if (list->with_times)
+        print_times("         ", &info->times, dw_publish_moment_name);
+}
+
+/* ---- followers ---- */
+
+/* Their newest updates: the time line of a version goes on there. */
+static void show_follower(void *context, const dw_follower_info *f)
+{
+    const log_list *list = context;
+    if (!list->rows) {
+        char prefix[128];
+        snprintf(prefix, sizeof prefix, "%7" PRIu64 "  %.64s: ", f->version, f->id);
+        if (f->version != DW_NO_VERSION)
+            print_times(prefix, &f->times, dw_follow_moment_name);
+        return;
+    }
+    json_t *row = json_object();
+    cli_json_text(row, "id", f->id);
+    cli_json_version(row, "version", f->version);
+    cli_json_times(row, &f->times, dw_follow_moment_name);
+    json_array_append_new(list->followers, row);
 }
 
 /* ---- the list ---- */
@@ -212,16 +252,20 @@ static dw_status list_versions(log_list *list, uint64_t n_most, uint64_t *head,
     return DW_OK;
 }
 
-static int print_log(const cli_stream *stream, uint64_t n_most, const cli_session *s)
+static int print_log(const cli_stream *stream, uint64_t n_most, bool with_times,
+                     const cli_session *s)
 {
     dw_error err;
     uint64_t head = 0;
-    log_list list = {.s = s, .stream = stream->stream};
+    log_list list = {.s = s, .stream = stream->stream, .with_times = with_times};
     list.rows = s->json ? json_array() : NULL;
+    list.followers = s->json && with_times ? json_array() : NULL;
     char quantized[CLI_QUANTIZED_SIZE];
     if (!s->json && !s->quiet && cli_format_quantized(quantized, stream->stream))
         printf("quantised: %s\n", quantized);
     dw_status status = list_versions(&list, n_most, &head, &err);
+    if (status == DW_OK && with_times)
+        status = dw_stream_followers(stream->stream, show_follower, &list, &err);
     int exit_code = status == DW_OK ? 0 : cli_stream_fail(s, &err, stream->url);
     json_t *warnings = s->json ? json_array() : NULL;
     if (status == DW_OK)
@@ -234,11 +278,14 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
         cli_json_count(object, "head", head);
         cli_json_count(object, "floor", list.floor);
         json_object_set(object, "versions", list.rows);
+        if (list.followers)
+            json_object_set(object, "followers", list.followers);
         cli_json_warnings(object, warnings);
         cli_json_print(object);
     }
     json_decref(warnings);
     json_decref(list.rows);
+    json_decref(list.followers);
     free(list.shortcuts);
     return exit_code;
 }
@@ -246,6 +293,7 @@ static int print_log(const cli_stream *stream, uint64_t n_most, const cli_sessio
 typedef struct arguments {
     cli_stream stream;
     uint64_t n_most;
+    bool with_times;
 } arguments;
 
 static int run(cli_session *s)
@@ -255,7 +303,7 @@ static int run(cli_session *s)
     a.stream.url = s->args[0];
     int exit_code = cli_stream_open(&a.stream, s);
     if (exit_code == 0)
-        exit_code = print_log(&a.stream, a.n_most, s);
+        exit_code = print_log(&a.stream, a.n_most, a.with_times, s);
     cli_stream_close(&a.stream);
     return exit_code;
 }
@@ -263,6 +311,9 @@ static int run(cli_session *s)
 static const cli_option options[] = {
     {CLI_OPTION(COUNT, arguments, n_most, "number", "N", "at most so many (20); 0: all"),
      .letter = 'n'},
+    {CLI_OPTION(FLAG, arguments, with_times, "timing", NULL,
+                "when each part of a version was done: by its writer, counted from the "
+                "publish; by followers, since they found it")},
     {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
     {0},
 };
@@ -275,7 +326,8 @@ const cli_verb cli_verb_log = {
         "Lists the versions of a stream, newest first: the weights each changed, its "
         "size, the shortcuts to it (anchors and folds), its signer.",
     .examples = "  deltawire log s3://bucket/run\n"
-                "  deltawire log s3://bucket/run -n 0 --json\n",
+                "  deltawire log s3://bucket/run -n 0 --json\n"
+                "  deltawire log s3://bucket/run --timing\n",
     .options = options,
     .n_least = 1,
     .n_most = 1,

@@ -209,6 +209,7 @@ typedef struct dw_follow_report {
                           were or are to be fetched again */
     uint64_t n_stray;  /* patches in the directory that its state file did not name, and
                           that were removed */
+    dw_times times;    /* dw_follow_moment, of the newest step */
     uint64_t reserved[4];
 } dw_follow_report;
 

@@ -344,10 +344,8 @@ typedef struct dw_publish_report {
     uint64_t n_bytes;   /* of the delta's objects */
     uint64_t n_objects;
     dw_digest state;
-    uint64_t diff_ms; /* these overlap */
-    uint64_t upload_ms;
-    uint64_t total_ms; /* from publish to commit */
-    bool restarted;    /* the newest version did not decode: this one has an anchor, and
+    dw_times times; /* dw_publish_moment */
+    bool restarted; /* the newest version did not decode: this one has an anchor, and
                           followers cross over to it by themselves */
     uint64_t suspect_from;  /* the baseline was damaged, or versions did not decode: the
                                versions from this one up to VERSION - 1 may not be the

@@ -127,6 +127,46 @@ typedef struct dw_version_source {
 } dw_version_source;
 
 /* Strings live until the next call with the same stream. */
+/* A time line: when each moment of a version came, in microseconds. 0: not known. */
+#define DW_N_MOMENTS 6
+typedef struct dw_times {
+    uint64_t us[DW_N_MOMENTS];
+} dw_times;
+
+/* The moments of a writer, from dw_publisher_publish on. The first five overlap. */
+typedef enum dw_publish_moment {
+    DW_CAPTURED, /* the weights were read, and may change again */
+    DW_ENCODED,
+    DW_PROVEN,    /* all objects were decoded, and lead to the weights */
+    DW_HASHED,    /* the last object has its SHA-256 */
+    DW_UPLOADED,  /* the last object is in the store */
+    DW_COMMITTED, /* known to the writer only: the commit itself does not have it */
+} dw_publish_moment;
+
+/* The moments of a follower's newest version, since it saw that there is one. */
+typedef enum dw_follow_moment {
+    DW_FETCHED,
+    DW_STAGED, /* decoded and proven, in one pass */
+    DW_PREPARED,
+    DW_PAUSED,  /* all engines are paused; 0: none was */
+    DW_STORED,  /* the new values are in the weights */
+    DW_RESUMED, /* all engines serve; 0: none was paused */
+} dw_follow_moment;
+
+static inline const char *dw_publish_moment_name(unsigned moment)
+{
+    static const char *const names[] = {"captured", "encoded",  "proven",
+                                        "hashed",   "uploaded", "committed"};
+    return names[moment];
+}
+
+static inline const char *dw_follow_moment_name(unsigned moment)
+{
+    static const char *const names[] = {"fetched", "staged", "prepared",
+                                        "paused",  "stored", "resumed"};
+    return names[moment];
+}
+
 typedef struct dw_version_info {
     uint64_t version;
     dw_content content;
@@ -159,6 +199,7 @@ typedef struct dw_version_info {
     uint64_t n_file_bytes; /* of all of them, also those that an older version stored */
     const uint8_t *commit_sha256; /* of this version's commit, 32 bytes */
     dw_version_source source;     /* of a derived stream; its `stream` is NULL if none */
+    dw_times times;               /* dw_publish_moment; of rank 0 */
     uint64_t reserved[2];
 } dw_version_info;
 
@@ -191,6 +232,7 @@ typedef struct dw_follower_info {
     const char *status;  /* "following", "behind", "error", "stopped", ... */
     const char *message; /* the error; may be empty */
     const char *time;    /* of the report, RFC 3339 */
+    dw_times times;      /* dw_follow_moment */
 } dw_follower_info;
 
 typedef void (*dw_follower_fn)(void *context, const dw_follower_info *follower);

@@ -342,9 +342,7 @@ class PublishReport(NamedTuple):
     n_bytes: int
     n_objects: int
     state: str
-    diff_ms: int
-    upload_ms: int
-    total_ms: int
+    times: dict[str, float]  # milliseconds from publish() to captured, encoded, ..., committed
     restarted: bool  # the newest version did not decode: this one has an anchor
     suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
     upkeep_behind: int  # for how many versions a fold or an anchor has been due
@@ -503,6 +501,7 @@ class FollowReport(NamedTuple):
     n_files_installed: int  # companion files
     n_files_removed: int
     n_files_kept: int  # not installed, because the user has another file of that name
+    times: dict[str, float]  # milliseconds from finding a version to fetched, ..., resumed
 
 @final
 class Follower:

@@ -108,6 +108,20 @@ PyObject *dwpy_version(uint64_t version)
     return PyLong_FromUnsignedLongLong(version);
 }
 
+PyObject *dwpy_times(const dw_times *times, const char *(*name)(unsigned moment))
+{
+    PyObject *out = PyDict_New();
+    for (unsigned i = 0; out && i < DW_N_MOMENTS; i++) {
+        if (times->us[i] == 0)
+            continue;
+        PyObject *ms = PyFloat_FromDouble(1e-3 * (double)times->us[i]);
+        if (!ms || PyDict_SetItemString(out, name(i), ms) != 0)
+            Py_CLEAR(out);
+        Py_XDECREF(ms);
+    }
+    return out;
+}
+
 PyObject *dwpy_digest(dw_digest digest)
 {
     char text[17];

@@ -49,6 +49,8 @@ int dwpy_choice(const char *text, const char *const *names, const char *argument
 
 PyObject *dwpy_version(uint64_t version); /* None for DW_NO_VERSION */
 PyObject *dwpy_digest(dw_digest digest);
+/* A dict: the milliseconds of the moments that are known, by name. */
+PyObject *dwpy_times(const dw_times *times, const char *(*name)(unsigned moment));
 PyObject *
 dwpy_string(const char *text); /* None for NULL; bytes that are no UTF-8 survive */
 PyObject *dwpy_shape(uint32_t n_dims, const uint64_t *dims);

@@ -10,7 +10,7 @@ enum { OTHERS_END_MS = 5000 }; /* for calls of other threads, when it closes */
 static dwpy_row_type report_row = {
     "FollowReport", "The report of a sync.",
     "start version n_steps n_objects n_bytes n_changed fetch_ms stage_ms apply_ms "
-    "n_files_installed n_files_removed n_files_kept",
+    "n_files_installed n_files_removed n_files_kept times",
     NULL};
 
 static PyObject *row_of(const dw_follow_report *r)
@@ -18,12 +18,13 @@ static PyObject *row_of(const dw_follow_report *r)
     return dwpy_row(
         &report_row,
         Py_BuildValue(
-            "NNKKKKKKKKKK", dwpy_version(r->from), dwpy_version(r->version),
+            "NNKKKKKKKKKKN", dwpy_version(r->from), dwpy_version(r->version),
             (unsigned long long)r->n_steps, (unsigned long long)r->n_objects,
             (unsigned long long)r->n_bytes, (unsigned long long)r->n_changed,
             (unsigned long long)r->fetch_ms, (unsigned long long)r->stage_ms,
             (unsigned long long)r->apply_ms, (unsigned long long)r->n_files_installed,
-            (unsigned long long)r->n_files_removed, (unsigned long long)r->n_files_kept));
+            (unsigned long long)r->n_files_removed, (unsigned long long)r->n_files_kept,
+            dwpy_times(&r->times, dw_follow_moment_name)));
 }
 
 /* ---- closing ---- */

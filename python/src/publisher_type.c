@@ -8,7 +8,7 @@ enum { SLICE_MS = 100 }; /* between two checks for signals */
 
 static dwpy_row_type report_row = {
     "PublishReport", "The report of a publish.",
-    "version unchanged n_changed n_bytes n_objects state diff_ms upload_ms total_ms "
+    "version unchanged n_changed n_bytes n_objects state times "
     "restarted suspect_from upkeep_behind n_merged waited_ms",
     NULL};
 
@@ -85,12 +85,11 @@ static PyObject *report_of(const dw_publish_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("KNKKKNKKKNNKKK", (unsigned long long)r->version,
+        Py_BuildValue("KNKKKNNNNKKK", (unsigned long long)r->version,
                       PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
                       (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
-                      dwpy_digest(r->state), (unsigned long long)r->diff_ms,
-                      (unsigned long long)r->upload_ms, (unsigned long long)r->total_ms,
-                      PyBool_FromLong(r->restarted), suspect_of(r),
+                      dwpy_digest(r->state),
+                      dwpy_times(&r->times, dw_publish_moment_name), PyBool_FromLong(r->restarted), suspect_of(r),
                       (unsigned long long)r->upkeep_behind,
                       (unsigned long long)r->n_merged, (unsigned long long)r->waited_ms));
 }

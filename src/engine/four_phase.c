@@ -120,6 +120,10 @@ static void report_step(step *s)
         if (e->t_resumed > t_resumed)
             t_resumed = e->t_resumed;
     }
+    if (t_paused > 0)
+        dw_follower_mark_at(r->follower, DW_PAUSED, t_paused);
+    if (t_resumed > 0)
+        dw_follower_mark_at(r->follower, DW_RESUMED, t_resumed);
     if (t_paused > s->t_asked)
         s->report.pause_us = t_paused - s->t_asked;
     if (t_updated > s->t_applied)

@@ -146,6 +146,8 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         dw_target_arrive(f->weights);
     if (*staged == goal)
         return dw_follower_complete_files(f, progress, err);
+    dw_follower_found(f, goal); /* a goal that no poll named */
+    f->times = (dw_times){0};
     status = dw_follower_may_heal(f, err);
     if (status == DW_OK && !on_route(f, goal))
         status = plan(f, goal, err);
@@ -165,6 +167,7 @@ dw_status dw_follower_stage(dw_follower *f, uint64_t goal, uint64_t *staged,
         if (status == DW_OK)
             status = dw_follower_stage_step(f, &edge, progress, err);
         if (status == DW_OK) {
+            dw_follower_mark(f, DW_STAGED);
             note_step(f, goal, *staged, edge.to);
             *staged = edge.to;
             begin_ahead(f);

@@ -283,6 +283,7 @@ dw_status dw_follower_stage_step(dw_follower *f, const dw_edge *edge,
     const dw_route_step *step = &fetched.step;
     uint64_t start = dw_clock_ms();
     f->tally.fetch_ms += fetched.t_ms;
+    dw_follower_mark(f, DW_FETCHED);
     status = check_departure(f, step, err);
     /* a wrong commit means that history was rewritten; a shortcut may be wrong by itself
      */

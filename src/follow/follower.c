@@ -40,6 +40,14 @@ const char *dw_follower_dir(const dw_follower *f)
 
 /* ---- polling ---- */
 
+void dw_follower_found(dw_follower *f, uint64_t newest)
+{
+    if (f->t_found_us != 0 && newest == f->found)
+        return; /* since then, and maybe in several steps */
+    f->t_found_us = dw_clock_us();
+    f->found = newest;
+}
+
 /* A store that was rolled back, or a stream that was removed, looks as if nothing were
  * new. So this looks for the version that was used last: if there is a hint that it is
  * missing, and every T_PRESENCE_MS. */
@@ -77,6 +85,8 @@ dw_status dw_follower_poll(dw_follower *f, uint64_t *newest, dw_error *err)
         if (past != DW_OK)
             return past;
     }
+    if (status == DW_OK && (at == DW_NO_VERSION || *newest > at))
+        dw_follower_found(f, *newest);
     if (status != DW_OK && err)
         *err = found;
     return status;
@@ -200,7 +210,9 @@ dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
         status = install_files(f, err);
     if (status != DW_OK)
         return status;
-    return check_after(f, dw_target_prepare(f->weights, err), err);
+    status = dw_target_prepare(f->weights, err);
+    dw_follower_mark(f, DW_PREPARED);
+    return check_after(f, status, err);
 }
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
@@ -213,9 +225,15 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
     status = install_files(f, err);
     if (status != DW_OK)
         return status;
+    if (dw_target_update(f->weights) == DW_UPDATE_STAGED) {
+        status = dw_target_prepare(f->weights, err);
+        dw_follower_mark(f, DW_PREPARED);
+    }
     uint64_t start = dw_clock_ms();
-    status = dw_target_apply(f->weights, err);
+    if (status == DW_OK)
+        status = dw_target_apply(f->weights, err);
     f->tally.apply_ms += dw_clock_ms() - start;
+    dw_follower_mark(f, DW_STORED);
     return check_after(f, status, err);
 }
 
@@ -232,6 +250,8 @@ dw_status dw_follower_finish(dw_follower *f, dw_error *err)
     if (status != DW_OK)
         return status;
     f->epoch = f->next_epoch;
+    if (dw_follower_version(f) == f->found)
+        f->found = DW_NO_VERSION; /* if it comes again, its time line does too */
     f->tally.n_steps++;
     f->tally.n_changed += n_changed;
     const dw_position was = *dw_target_at(f->weights);
@@ -289,6 +309,7 @@ void dw_follower_totals(const dw_follower *f, dw_follow_report *out)
 {
     *out = f->tally;
     out->version = dw_follower_version(f);
+    out->times = f->times;
     out->n_private = f->n_private + dw_target_n_private(f->weights);
     out->n_files_kept = f->files.n_kept;
 }
@@ -314,6 +335,7 @@ void dw_follower_since(const dw_follower *f, const dw_follow_report *before,
         .n_files_kept = now.n_files_kept,
         .n_healed = now.n_healed - before->n_healed,
         .n_stray = now.n_stray - before->n_stray,
+        .times = now.times,
     };
 }
 
@@ -331,7 +353,8 @@ dw_status dw_follower_report(dw_follower *f, const char *status_word, const char
                                      is_over ? DW_NO_VERSION : dw_follower_version(f),
                                  .host = host,
                                  .status = (char *)status_word,
-                                 .message = (char *)(message ? message : "")};
+                                 .message = (char *)(message ? message : ""),
+                                 .times = f->times};
     memcpy(record.stream, f->stream->record.stream, sizeof record.stream);
     memcpy(record.id, f->options.id, strlen(f->options.id) + 1);
     dw_time_format(record.time, dw_wall_clock_ms());

@@ -2,6 +2,7 @@
 #ifndef DW_FOLLOW_FOLLOWER_H
 #define DW_FOLLOW_FOLLOWER_H
 
+#include "base/clock.h"
 #include "deltawire/follow.h"
 #include "follow/fetch_ahead.h"
 #include "follow/follow_files.h"
@@ -41,8 +42,23 @@ struct dw_follower {
     uint64_t damaged_ms;    /* when the weights were last found damaged; 0: never */
     uint64_t heal_after_ms; /* they are not fetched again before */
     uint64_t heal_wait_ms;  /* the wait after the last time */
+    uint64_t t_found_us;    /* when a poll first found ... */
+    uint64_t found;         /* ... this version, which is newer than the weights */
+    dw_times times;         /* dw_follow_moment of the newest update, since it was found */
     dw_follow_report tally; /* since it was opened */
 };
+
+/* MOMENT of the update was at T_US, by dw_clock_us. */
+static inline void dw_follower_mark_at(dw_follower *f, dw_follow_moment moment,
+                                       uint64_t t_us)
+{
+    f->times.us[moment] = t_us > f->t_found_us ? t_us - f->t_found_us : 0;
+}
+
+static inline void dw_follower_mark(dw_follower *f, dw_follow_moment moment)
+{
+    dw_follower_mark_at(f, moment, dw_clock_us());
+}
 
 /* Whether another route may avoid a fault of this kind. */
 static inline bool dw_follower_may_detour(dw_status status)
@@ -55,6 +71,9 @@ static inline bool dw_follower_may_detour(dw_status status)
 dw_status dw_follower_open_as(dw_follower **out, dw_store *store,
                               const dw_follow_options *options, bool is_own,
                               dw_error *err);
+
+/* A version newer than the weights is known: its time line begins, unless it has. */
+void dw_follower_found(dw_follower *f, uint64_t newest);
 
 /* ---- the files (follow_open.c) ---- */
 

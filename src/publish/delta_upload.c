@@ -42,17 +42,23 @@ typedef struct uploader {
     bool closed;    /* no more will come */
     dw_status status;
     dw_error error;
-    uint64_t upload_ms;
+    dw_times times; /* HASHED and UPLOADED */
 } uploader;
 
+static uint64_t since_start(const dw_delta_spec *v)
+{
+    return dw_clock_us() - v->t_start_us;
+}
+
 static dw_status upload_one(uploader *u, dw_object *object, dw_delta *delta,
-                            dw_error *err)
+                            uint64_t *hashed_us, dw_error *err)
 {
     dw_delta_info info;
     dw_delta_get_info(delta, &info);
     const dw_source source = {
         .n_bytes = info.n_bytes, .read = dw_delta_read_at, .context = delta};
-    return dw_object_put(u->version->store, object, &source, u->version->stop, err);
+    return dw_object_put(u->version->store, object, &source, hashed_us, u->version->stop,
+                         err);
 }
 
 static void *run_uploads(void *context)
@@ -69,12 +75,12 @@ static void *run_uploads(void *context)
         dw_delta *delta = u->out->deltas[i];
         pthread_mutex_unlock(&u->lock);
         dw_error error = {0};
-        uint64_t start = dw_clock_ms();
-        dw_status status = upload_one(u, &object, delta, &error);
-        uint64_t took = dw_clock_ms() - start;
+        uint64_t hashed_us = 0;
+        dw_status status = upload_one(u, &object, delta, &hashed_us, &error);
         pthread_mutex_lock(&u->lock);
         u->out->objects.items[i] = object;
-        u->upload_ms += took;
+        u->times.us[DW_HASHED] = hashed_us - u->version->t_start_us;
+        u->times.us[DW_UPLOADED] = since_start(u->version);
         if (status != DW_OK) {
             u->status = status;
             u->error = error;
@@ -253,13 +259,12 @@ static dw_status encode_all(dw_uploaded *out, const dw_delta_spec *v, uploader *
 {
     pending p = {0};
     dw_status status = DW_OK;
-    uint64_t start = dw_clock_ms();
     for (size_t g = 0; status == DW_OK && g < v->pieces->n_groups && !failed(u); g++) {
         status = add_group(out, &p, v, &v->pieces->groups[g], u, err);
     }
     if (status == DW_OK)
         status = close_object(out, &p, v, u, err);
-    out->diff_ms = dw_clock_ms() - start;
+    out->times.us[DW_ENCODED] = since_start(v);
     for (size_t i = 0; i < p.n; i++)
         dw_delta_close(p.deltas[i]);
     dw_free(p.deltas);
@@ -320,6 +325,7 @@ dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *v, dw_error *er
         v->captured(v->captured_context);
     if (status == DW_OK) /* while the objects are uploaded */
         status = prove_all(out, v, &u, err);
+    out->times.us[DW_PROVEN] = since_start(v);
     pthread_mutex_lock(&u.lock);
     u.closed = true;
     if (status != DW_OK && u.status == DW_OK)
@@ -335,7 +341,8 @@ dw_status dw_delta_upload(dw_uploaded *out, const dw_delta_spec *v, dw_error *er
         if (err)
             *err = u.error;
     }
-    out->upload_ms = u.upload_ms;
+    out->times.us[DW_HASHED] = u.times.us[DW_HASHED];
+    out->times.us[DW_UPLOADED] = u.times.us[DW_UPLOADED];
     pthread_mutex_destroy(&u.lock);
     pthread_cond_destroy(&u.changed);
     return status;

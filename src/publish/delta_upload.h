@@ -31,6 +31,7 @@ typedef struct dw_delta_spec {
     uint64_t max_object_bytes;
     const char *spool_dir;
     unsigned n_threads;
+    uint64_t t_start_us;             /* what the times count from, by dw_clock_us */
     const dw_progress *stop;         /* called now and then; not 0 stops */
     void (*captured)(void *context); /* called when all of NEXT was read; may be NULL */
     void *captured_context;
@@ -47,8 +48,7 @@ typedef struct dw_uploaded {
     size_t n_delta_room;
     uint64_t n_in_memory; /* encoded bytes that are not in files */
     uint64_t n_changed;
-    uint64_t diff_ms;
-    uint64_t upload_ms;
+    dw_times times; /* dw_publish_moment, from ENCODED to UPLOADED */
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE

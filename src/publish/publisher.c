@@ -164,6 +164,8 @@ static void on_captured(void *publisher)
     dw_publisher *p = publisher;
     pthread_mutex_lock(&p->lock);
     fate_of(p, p->job.ticket)->captured = true;
+    if (p->job.captured_us == 0)
+        p->job.captured_us = dw_clock_us() - p->job.t_start_us;
     if (p->job.phase == DW_JOB_ENCODING)
         p->job.phase = DW_JOB_UPLOADING;
     pthread_cond_broadcast(&p->changed);
@@ -234,7 +236,8 @@ static dw_status submit(dw_publisher *p, uint64_t *ticket, const dw_publish_note
     job->held_ms = job->waited_ms;
     job->n_merged = job->waited_ms = 0;
     *fate_of(p, *ticket) = (dw_ticket_fate){.ticket = *ticket};
-    job->t_start = dw_clock_ms();
+    job->t_start_us = dw_clock_us();
+    job->captured_us = 0;
     job->phase = DW_JOB_ENCODING;
     pthread_cond_broadcast(&p->changed);
     return DW_OK;
@@ -300,6 +303,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .max_object_bytes = p->options.max_object_bytes,
         .spool_dir = p->options.spool_dir,
         .n_threads = p->options.n_threads,
+        .t_start_us = p->job.t_start_us,
         .stop = &stop,
         .captured = on_captured,
         .captured_context = p,
@@ -317,6 +321,13 @@ static bool enter_commit(dw_publisher *p)
     return go;
 }
 
+dw_times dw_job_times(const dw_publisher *p)
+{
+    dw_times times = p->job.part.times;
+    times.us[DW_CAPTURED] = p->job.captured_us;
+    return times;
+}
+
 static dw_status commit_whole(dw_publisher *p, const char *write_id,
                               dw_position *position, dw_publish_report *report,
                               dw_error *err)
@@ -325,6 +336,7 @@ static dw_status commit_whole(dw_publisher *p, const char *write_id,
                                .notes = p->job.notes,
                                .content = DW_CONTENT_DELTA,
                                .n_changed = p->job.part.n_changed,
+                               .times = dw_job_times(p),
                                .objects = p->job.part.objects};
     memcpy(commit.write_id, write_id, sizeof commit.write_id);
     commit.state = dw_pieces_state(&p->pieces, p->job.part.digests);
@@ -341,9 +353,8 @@ static void fill_report(const dw_publisher *p, const dw_position *position,
     report->version = position->version;
     report->state = position->state;
     report->unchanged = report->n_changed == 0 && !report->restarted;
-    report->diff_ms = p->job.part.diff_ms;
-    report->upload_ms = p->job.part.upload_ms;
-    report->total_ms = dw_clock_ms() - p->job.t_start;
+    report->times = dw_job_times(p);
+    report->times.us[DW_COMMITTED] = dw_clock_us() - p->job.t_start_us;
     report->n_file_bytes = p->files.n_stored_bytes;
 }
 

@@ -88,7 +88,8 @@ typedef struct dw_job {
     char *notes;
     dw_origin source; /* of the version that is committed next */
     bool *unchanged;  /* [pieces.n_table] tensors that the caller did not change */
-    uint64_t t_start;
+    uint64_t t_start_us;
+    uint64_t captured_us; /* after it; 0: not yet */
     uint64_t n_merged;  /* since the last job: publishes that became none ... */
     uint64_t waited_ms; /* ... and how long calls waited */
     uint64_t n_covered; /* those which the job under way covers ... */
@@ -134,6 +135,8 @@ void dw_publisher_free(dw_publisher *p);
 bool dw_publisher_is_closing(dw_publisher *p);
 /* Once the pieces are cut. */
 dw_status dw_job_open(dw_publisher *p, dw_error *err);
+/* When the moments of the job under way were, up to the upload. */
+dw_times dw_job_times(const dw_publisher *p);
 /* For dw_progress: not 0 if the job under way should stop. */
 int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total);
 

@@ -620,7 +620,8 @@ static dw_status commit_parts(dw_publisher *p, const dw_receipt_record *receipts
                               dw_error *err)
 {
     dw_commit_record commit = {.step = p->job.step ? p->job.step : "",
-                               .notes = p->job.notes ? p->job.notes : ""};
+                               .notes = p->job.notes ? p->job.notes : "",
+                               .times = dw_job_times(p)};
     if (dw_commit_next_version(p) == 0) {
         commit.step = (char *)p->options.first_step;
         commit.notes = (char *)p->options.first_notes;

@@ -184,6 +184,7 @@ typedef struct dw_commit_record {
     char *notes;
     dw_digest state;
     uint64_t n_changed;
+    dw_times times; /* dw_publish_moment */
     uint64_t suspect_from; /* followers may have been wrong from this version up to the
                               one before; 0: none */
     dw_content content;
@@ -260,6 +261,7 @@ typedef struct dw_follower_record {
     char *status;
     char *message;
     char time[32];
+    dw_times times; /* dw_follow_moment */
 } dw_follower_record;
 
 /* Whether the bytes end like a signed record, and the key that is named there. The

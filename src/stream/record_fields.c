@@ -178,3 +178,17 @@ void dw_field_time(dw_fields *f, char out[DW_TIME_ROOM], const char *name)
         dw_fields_fail(f, DW_CORRUPT, name, "is not a time as 2026-11-15T05:20:59.123Z");
     memcpy(out, text, n + 1);
 }
+
+void dw_field_times(dw_fields *f, dw_times *out, const char *(*name)(unsigned moment))
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "times"))
+        return;
+    dw_fields times = *f;
+    times.object = dw_field_object(f, "times");
+    times.path = "times.";
+    times.status = f->status;
+    for (unsigned i = 0; times.status == DW_OK && i < DW_N_MOMENTS; i++)
+        if (dw_json_get(times.object, name(i)))
+            out->us[i] = dw_field_number(&times, name(i));
+    f->status = times.status;
+}

@@ -48,6 +48,8 @@ dw_digest dw_field_digest(dw_fields *f, const char *name);
 /* The members "rank" and "n_ranks"; not set after a fault. */
 void dw_field_rank(dw_fields *f, uint32_t *rank, uint32_t *n_ranks);
 void dw_field_time(dw_fields *f, char out[DW_TIME_ROOM], const char *name);
+/* The member "times", which is optional as each of its own members is. */
+void dw_field_times(dw_fields *f, dw_times *out, const char *(*name)(unsigned moment));
 
 /* VALUE as a number below DW_NUMBER_END; false if it is anything else. */
 bool dw_json_number(uint64_t *out, const dw_json *value);

@@ -116,6 +116,7 @@ dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, s
     out->status = dw_field_note(&f, "status");
     out->message = dw_field_note(&f, "message");
     dw_field_time(&f, out->time, "time");
+    dw_field_times(&f, &out->times, dw_follow_moment_name);
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_follower_record_release(out);

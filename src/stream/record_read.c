@@ -254,6 +254,7 @@ dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_
     out->state = dw_field_digest(&f, "state");
     out->n_changed = dw_field_number(&f, "changed");
     out->suspect_from = read_suspect(&f, out->version);
+    dw_field_times(&f, &out->times, dw_publish_moment_name);
     read_content(&f, out);
     read_restart(&f, out);
     read_source(&f, &out->source);

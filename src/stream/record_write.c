@@ -85,6 +85,21 @@ static void put_created(dw_writer *out, char time[DW_TIME_ROOM])
     put_text(out, "created", time);
 }
 
+/* Members that are 0 are left out, and so is the object if all are. */
+static void put_times(dw_writer *out, const dw_times *times,
+                      const char *(*name)(unsigned moment))
+{
+    const char *before = ",\"times\":{";
+    for (unsigned i = 0; i < DW_N_MOMENTS; i++) {
+        if (times->us[i] == 0)
+            continue;
+        dw_write_format(out, "%s\"%s\":%" PRIu64, before, name(i), times->us[i]);
+        before = ",";
+    }
+    if (before[0] == ',' && before[1] == '\0')
+        dw_write_u8(out, '}');
+}
+
 /* ---- the end of each record ---- */
 
 typedef dw_status (*check_fn)(const uint8_t *bytes, size_t n_bytes, dw_error *err);
@@ -213,6 +228,7 @@ dw_status dw_commit_record_write(dw_writer *out, dw_commit_record *record,
     put_digest(out, "state", record->state);
     put_number(out, "changed", record->n_changed);
     put_suspect(out, record->suspect_from);
+    put_times(out, &record->times, dw_publish_moment_name);
     put_content(out, record);
     if (record->restart)
         put_number(out, "restart", 1);
@@ -317,5 +333,6 @@ dw_status dw_follower_record_write(dw_writer *out, const dw_follower_record *rec
         put_text(out, "time", record->time);
     else
         put_now(out, "time");
+    put_times(out, &record->times, dw_follow_moment_name);
     return finish(out, start, NULL, NULL, check_follower, err);
 }

@@ -601,6 +601,7 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
                           .state = c.state,
                           .n_changed = c.n_changed,
                           .suspect_from = c.suspect_from,
+                          .times = c.times,
                           .library = s->shown.made_by.library,
                           .host = s->shown.made_by.host,
                           .n_objects = c.objects.n,
@@ -637,7 +638,8 @@ static dw_status show_follower(dw_stream *s, const char *key, dw_follower_fn fn,
     dw_key_follower(own_key, f.id);
     if (strcmp(f.stream, s->record.stream) == 0 && strcmp(own_key, key) == 0)
         fn(context,
-           &(dw_follower_info){f.id, f.version, f.host, f.status, f.message, f.time});
+           &(dw_follower_info){f.id, f.version, f.host, f.status, f.message, f.time,
+                            f.times});
     dw_follower_record_release(&f);
     return DW_OK;
 }

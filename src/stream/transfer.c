@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -287,6 +288,7 @@ typedef struct source_hash {
     dw_object_sink watch; /* or NULL */
     void *context;
     uint8_t sha256[DW_SHA256_BYTES];
+    uint64_t t_done_us;
     dw_status status;
     dw_error error;
 } source_hash;
@@ -316,13 +318,43 @@ static void *hash_source(void *context)
         h->status = dw_sha256_final(&hash, h->sha256, &h->error);
     dw_sha256_release(&hash);
     dw_free(buffer);
+    h->t_done_us = dw_clock_us();
     return NULL;
 }
 
-dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
-                        const dw_progress *progress, dw_error *err)
+static dw_status put_hashed(dw_store *store, dw_object *object, source_hash *hash,
+                            const dw_progress *progress, dw_error *err)
 {
-    return dw_object_put_watched(store, object, source, NULL, NULL, progress, err);
+    const dw_source *source = hash->source;
+    pthread_t thread;
+    bool threaded = source->n_bytes > READ_BYTES &&
+                    pthread_create(&thread, NULL, hash_source, hash) == 0;
+    if (!threaded)
+        hash_source(hash);
+    dw_status status =
+        dw_store_put(store, object->key, source, DW_PUT_CREATE, progress, err);
+    if (threaded)
+        pthread_join(thread, NULL);
+    if (status == DW_OK || status == DW_CONFLICT) /* its own first try, perhaps */
+        status = dw_store_confirm(store, object->key, source->n_bytes, err);
+    if (status == DW_OK && hash->status != DW_OK) {
+        status = hash->status;
+        if (err)
+            *err = hash->error;
+    }
+    object->n_bytes = source->n_bytes;
+    memcpy(object->sha256, hash->sha256, sizeof object->sha256);
+    return status;
+}
+
+dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
+                        uint64_t *hashed_us, const dw_progress *progress, dw_error *err)
+{
+    source_hash hash = {.source = source};
+    dw_status status = put_hashed(store, object, &hash, progress, err);
+    if (hashed_us)
+        *hashed_us = hash.t_done_us;
+    return status;
 }
 
 dw_status dw_object_put_watched(dw_store *store, dw_object *object,
@@ -330,23 +362,5 @@ dw_status dw_object_put_watched(dw_store *store, dw_object *object,
                                 void *context, const dw_progress *progress, dw_error *err)
 {
     source_hash hash = {.source = source, .watch = watch, .context = context};
-    pthread_t thread;
-    bool threaded = source->n_bytes > READ_BYTES &&
-                    pthread_create(&thread, NULL, hash_source, &hash) == 0;
-    if (!threaded)
-        hash_source(&hash);
-    dw_status status =
-        dw_store_put(store, object->key, source, DW_PUT_CREATE, progress, err);
-    if (threaded)
-        pthread_join(thread, NULL);
-    if (status == DW_OK || status == DW_CONFLICT) /* its own first try, perhaps */
-        status = dw_store_confirm(store, object->key, source->n_bytes, err);
-    if (status == DW_OK && hash.status != DW_OK) {
-        status = hash.status;
-        if (err)
-            *err = hash.error;
-    }
-    object->n_bytes = source->n_bytes;
-    memcpy(object->sha256, hash.sha256, sizeof object->sha256);
-    return status;
+    return put_hashed(store, object, &hash, progress, err);
 }

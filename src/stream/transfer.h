@@ -56,9 +56,10 @@ dw_status dw_object_fetch_pieces(dw_store *store, const dw_object *object,
 
 /* Puts SOURCE under object->key and fills its n_bytes and sha256; the hash is taken by
  * another thread while the bytes travel. An object of that name and size whose reply
- * was lost is this one: names are never used twice. */
+ * was lost is this one: names are never used twice. HASHED_US, which may be NULL, takes
+ * the dw_clock_us() at which the hash was known. */
 dw_status dw_object_put(dw_store *store, dw_object *object, const dw_source *source,
-                        const dw_progress *progress, dw_error *err);
+                        uint64_t *hashed_us, const dw_progress *progress, dw_error *err);
 
 /* The same, and WATCH sees the very bytes that the hash is taken of, in order. So its
  * findings hold for every object with that hash. */

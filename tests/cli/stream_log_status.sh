@@ -24,6 +24,19 @@ holds 'any(w["from"] == 2 for w in o["versions"][0]["shortcuts"])' <out.json
 holds 'any(w["from"] == 0 for w in o["versions"][2]["shortcuts"])' <out.json
 grep -q '^ *4 .* 2 ' out.txt
 
+it "shows when each part of a version was done"
+timed=$store/timed
+deltawire cp "$url" "$timed" --quiet >/dev/null
+deltawire follow "$timed" --into engine --until 4 --interval 0.1 --quiet
+deltawire log "$timed" --timing >out.txt
+grep -q '^ *captured .*, encoded .*, proven .*, hashed .*, uploaded .* ms$' out.txt
+grep -q '^ *4  .*: fetched .*, staged .*, prepared .*, stored .* ms$' out.txt
+deltawire log "$timed" --timing --json >out.json
+holds 'all(v["times_ms"]["uploaded"] >= v["times_ms"]["hashed"] > 0 for v in o["versions"][:4])' <out.json
+holds '[f["version"] for f in o["followers"]] == [4]' <out.json
+holds '0 < o["followers"][0]["times_ms"]["fetched"] <= o["followers"][0]["times_ms"]["stored"]' <out.json
+deltawire log "$timed" --json | holds '"times_ms" not in o["versions"][0] and "followers" not in o'
+
 it "lists as many as asked for"
 deltawire log "$url" -n 2 --json | holds 'len(o["versions"]) == 2'
 deltawire log "$url" -n 0 --json | holds 'len(o["versions"]) == 5'

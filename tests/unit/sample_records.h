@@ -84,6 +84,7 @@ static inline dw_commit_record sample_commit(dw_content content)
     };
     if (content == DW_CONTENT_DELTA) {
         r.made_by = (dw_provenance){"0.2.0", "trainer-3"};
+        r.times = (dw_times){{941, 1949, 4605, 0, 42268}}; /* 0: not known */
         r.source = (dw_origin){.stream = SAMPLE_WRITER, .version = 18};
         memset(r.source.commit_sha256, 0xef, DW_SHA256_BYTES);
     }
@@ -156,7 +157,8 @@ static inline dw_follower_record sample_follower(void)
                                 "node-7",
                                 "applying",
                                 "3 of 4 objects",
-                                "2026-11-15T05:20:59.123Z"};
+                                "2026-11-15T05:20:59.123Z",
+                                {{13330, 14000, 14500, 0, 14956}}};
 }
 
 static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_key *key,

@@ -87,8 +87,8 @@ static void test_followers(void **state)
 {
     (void)state;
     const dw_follower_info two[] = {
-        {"a", 5, "host", "following", "", CREATED},
-        {"b", DW_NO_VERSION, "host", "error", "a \"message\"", "never"}};
+        {"a", 5, "host", "following", "", CREATED, {{0}}},
+        {"b", DW_NO_VERSION, "host", "error", "a \"message\"", "never", {{0}}}};
     dw_agent_report_head(agent, 7, CREATED, "");
     dw_agent_report_followers(agent, two, 2);
     json_t *json = agent_json("/status");

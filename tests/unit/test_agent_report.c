@@ -24,7 +24,7 @@ static void *report_all(void *argument)
                                 .n_bytes = 10 * (v + 1),
                                 .n_changed = 20 * (v + 1)};
         dw_error err = {DW_UNAVAILABLE, "where", "text"};
-        dw_follower_info follower = {"id", v, "host", "following", "", CREATED};
+        dw_follower_info follower = {"id", v, "host", "following", "", CREATED, {{0}}};
         tell_identity();
         dw_agent_report_head(agent, v, CREATED, "step");
         dw_agent_report_version(agent, v, CREATED);

@@ -184,11 +184,13 @@ static void test_late_commits(void **state)
                 /* two attempts in flight: the older arrives */
                 late.hold = true;
                 uint8_t *held = late.bytes;
+                const size_t n_held = late.n_bytes;
                 late.bytes = NULL;
                 assert_fails(kit_try(&k, p, &report, &err), DW_UNAVAILABLE, &err);
                 late.hold = false;
                 free(late.bytes);
                 late.bytes = held;
+                late.n_bytes = n_held;
                 late_arrive(&late);
                 kit_step(&k, 10);
                 kit_publish(&k, p, 3);

@@ -129,6 +129,7 @@ static void test_commit_members(void **state)
     assert_string_equal(r.notes, wanted.notes);
     assert_true(r.state == wanted.state);
     assert_memory_equal(r.parent_sha256, wanted.parent_sha256, DW_SHA256_BYTES);
+    assert_memory_equal(&r.times, &wanted.times, sizeof r.times);
     assert_int_equal(r.objects.n, 2);
     assert_int_equal(dw_objects_bytes(&r.objects), 2001);
     for (size_t i = 0; i < 2; i++) {
@@ -300,6 +301,7 @@ static void spoil_member(int sample, json_t *root, json_t *holder, const char *n
     bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
                        strcmp(name, "library") == 0 || strcmp(name, "files") == 0 ||
                        strcmp(name, "quantized") == 0 || strcmp(name, "source") == 0 ||
+                       strcmp(name, "times") == 0 ||
                        (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)

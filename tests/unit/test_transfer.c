@@ -182,7 +182,7 @@ static void test_taken_name(void **state)
     for (uint64_t n_bytes = 5; n_bytes <= 7; n_bytes++) {
         const dw_source source = {.bytes = "weights", .n_bytes = n_bytes};
         dw_object object = {.key = "objects/a"};
-        assert_int_equal(dw_object_put(store, &object, &source, NULL, &err),
+        assert_int_equal(dw_object_put(store, &object, &source, NULL, NULL, &err),
                          n_bytes == 6 ? DW_OK : DW_UNAVAILABLE);
     }
     dw_store_close(store);
