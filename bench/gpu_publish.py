@@ -127,8 +127,11 @@ def measure(name, baseline, rounds, directory):
         figures["held_ms"].append(begin.elapsed_time(end))
         publisher.captured()
         figures["captured_ms"].append((time.perf_counter() - start) * 1e3)
-        bytes_ = publisher.wait().n_bytes
+        report = publisher.wait()
+        bytes_ = report.n_bytes
         figures["committed_ms"].append((time.perf_counter() - start) * 1e3)
+        for moment, ms in report.times.items():
+            figures.setdefault(f"{moment}_at_ms", []).append(ms)
         most = max(most, host_bytes())
         goal = follower.native.poll()
         start = time.perf_counter()
@@ -165,6 +168,8 @@ ROWS = [("training stream held by a publish", "held_ms", "ms"),
         ("publish() right after the commit before", "again_ms", "ms"),
         ("publish() to captured, seen from the host", "captured_ms", "ms"),
         ("publish() to committed, in a directory", "committed_ms", "ms"),
+        *((f"  {moment} at, by the report", f"{moment}_at_ms", "ms") for moment in
+          ("captured", "encoded", "proven", "hashed", "uploaded", "committed")),
         ("follower: fetch, decode, prove (stage)", "stage_ms", "ms"),
         ("follower: apply() call", "apply_ms", "ms"),
         ("torch: ne, nonzero, gather, copy to the host", "torch_find_ms", "ms"),
