@@ -335,8 +335,11 @@ static dw_status prepare(encoder *e, dw_error *err)
     dw_status status = list_items(e, err);
     if (status != DW_OK)
         return status;
+    size_t n_here = 0; /* for the others, threads would have nothing to do */
+    for (size_t i = 0; i < e->n_items; i++)
+        n_here += !is_elsewhere(e, &e->job->pairs[e->items[i].pair]);
     e->maps = dw_alloc_zeroed(e->job->n_pairs, sizeof *e->maps);
-    e->n_workers = dw_worker_count(e->options->n_threads, e->n_items);
+    e->n_workers = dw_worker_count(e->options->n_threads, n_here);
     e->scratch = dw_alloc_zeroed(e->n_workers, sizeof *e->scratch);
     if (!e->maps || !e->scratch)
         return dw_fail_memory(err, NULL);
