@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-__all__ = ["Part", "is_sharded", "part_of", "agree", "largest"]
+__all__ = ["Part", "is_sharded", "part_of", "agree", "largest", "steps_now"]
 
 DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16",
@@ -115,3 +115,14 @@ def largest(numbers: memoryview, group: Any) -> None:
     shared = mine.cuda() if dist.get_backend(group) == "nccl" else mine
     dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=group)
     mine.copy_(shared)
+
+
+def steps_now(step: Any, group: Any) -> tuple[int, int]:
+    """The lowest and the highest step that ranks call with. What is no step counts for nothing."""
+    lowest = highest = -2**62
+    if str(step).isdecimal():
+        lowest, highest = -int(step), int(step)
+    shared = torch.tensor([lowest, highest])
+    shared = shared.cuda() if dist.get_backend(group) == "nccl" else shared
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=group)
+    return -int(shared[0]), int(shared[1])

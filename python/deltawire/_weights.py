@@ -59,6 +59,21 @@ def all_agree(ask: Callable[[], bool], group: Any) -> bool:
     return all(every)
 
 
+def meet(step: Any, group: Any) -> None:
+    """Returns when all ranks are at this step. A rank that is ahead of another, which skipped or
+    repeated one, waits for it here. Raises Unavailable on one that is behind: it comes again with
+    its next step. Collective calls that follow belong to one step on all ranks."""
+    lowest, highest = -1, 0
+    while lowest < highest:
+        try:
+            lowest, highest = _dtensor.steps_now(step, group)
+        except RuntimeError:
+            return  # a rank ended: the version fails, and its error names the rank
+        if str(step).isdecimal() and int(step) < highest:
+            raise _core.Unavailable(f"another rank is already at step {highest}, this one is at "
+                                    f"step {step}: this is no version. The next one covers it")
+
+
 class Weights:
     """The tensors of a publisher: read in place, or from a copy.
 

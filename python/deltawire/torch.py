@@ -24,7 +24,7 @@ import torch
 
 from . import _core, _devices, _peft
 from ._outcomes import OnError, Outcomes
-from ._weights import Weights, all_agree, is_sharded, span
+from ._weights import Weights, all_agree, is_sharded, meet, span
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
 
@@ -213,7 +213,11 @@ class Publisher:
         self._every, self._steps = publish_every, start_step or 0
         arguments = self._weights.arguments(
             group, {"start_step": start_step, "publish_every": publish_every})
-        self._is_one_of_several = arguments.get("n_ranks", 1) > 1
+        self._is_one_of_several, self._group = arguments.get("n_ranks", 1) > 1, group
+        # without collective calls in publish() ranks meet by what is in the store
+        self._meets = self._is_one_of_several and (
+            max_wait is not None or options.get("quantize") is not None
+            or not all(part.is_rows for part in self._weights.parts.values()))
         self._max_wait = max_wait
         options = {"step": start_step, "baseline": baseline or "device",
                    "max_wait": max_wait} | options
@@ -298,7 +302,7 @@ class Publisher:
         companion files, which otherwise stay. If there are several ranks, each calls it with the
         same step, a number that goes up; by default it is `steps`, if there is an optimizer. A
         step that not all ranks publish is no version. Returns 0 if the version before held it
-        for `max_wait`: the next version covers it. Raises Conflict if another trainer took the
+        for `max_wait`, or if this rank is behind others: the next version covers it. Raises Conflict if another trainer took the
         stream over; a version that failed since the last call is a PublishWarning, once for each
         outage."""
         if step is None and self._is_one_of_several:
@@ -307,6 +311,13 @@ class Publisher:
                                  "the same on all of them, and goes up")
             step = self._steps
         self._wait_captured()  # a copy must not change before it was read
+        if self._meets:
+            try:
+                meet(step, self._group)
+            except _core.Unavailable as error:
+                self._outcomes.is_merged = True
+                self._outcomes.failed(error)
+                return 0
         frozen, seen = self._weights.take()
         fault = None
         try:
@@ -353,8 +364,9 @@ class Publisher:
         self, ticket: int | None = None, timeout: float | None = None
     ) -> _core.PublishReport:
         """Waits until the version of the ticket, or of the last publish, is committed."""
-        if ticket is None:
+        if not ticket:
             self._outcomes.check_last()
+            ticket = None
         try:
             return self._native.wait(ticket, timeout)
         except _core.Error:

@@ -327,7 +327,24 @@ def refuse():
     say("open", lambda: deltawire.torch.Publisher(model, url=url, rank_timeout=1200))
 
 
-WORK = {"fp8-block": quantised("fp8-block"), "int8-row": quantised("int8-row"),
+def lose():
+    """Ranks that skip and repeat steps; the tensors are full of the step."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    model = {name: distribute_tensor(torch.zeros(8, 6), mesh, [Shard(dim)])
+             for dim, name in enumerate(("rows", "columns"))}
+    publisher = deltawire.torch.Publisher(model, url=url, rank_timeout=1200)
+    for step in [(1, 2, 3, 4, 5, 5, 6, 9), (2, 4, 4, 5, 6, 7, 8, 9)][rank]:
+        for tensor in model.values():
+            tensor._local_tensor.fill_(step)
+        ticket = publisher.publish(step=step)
+        try:
+            print(f"rank {rank} step {step}", ticket and publisher.wait(ticket).version, file=said)
+        except dw.Unavailable as error:
+            print(f"rank {rank} step {step}", error, file=said)
+    publisher.close()
+
+
+WORK = {"lose": lose, "fp8-block": quantised("fp8-block"), "int8-row": quantised("int8-row"),
         "quantised_die": quantised_die, "quantised_resume": quantised_resume, "train": train, "layouts": layouts, "die": lambda: die(False),
         "die_amid": lambda: die(True), "resume": resume, "refuse": refuse, "merged": merged}
 

@@ -25,7 +25,7 @@ def ran(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(RANK), str(folder), "train:2", "layouts:4", "merged:2",
          "die,resume:2", "die_amid,resume:2", "fp8-block:2", "int8-row:2",
-         "quantised_die,quantised_resume:2", "refuse:2"], capture_output=True, text=True, timeout=1200,
+         "quantised_die,quantised_resume:2", "refuse:2", "lose:2"], capture_output=True, text=True, timeout=1200,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
     def of(job):
@@ -100,6 +100,19 @@ def test_ranks_that_raise_do_not_keep_others_waiting(ran):
                    "rank 0 open Unavailable .*rank 1 (failed|has left) .*File too large"]:
         assert any(re.search(wanted, line) for line in said), (wanted, said)
     assert check(folder, only=[0])[0] == 1
+
+
+def test_ranks_that_lose_each_other_meet_again(ran):
+    folder, said, trouble = ran("lose")
+    assert said[-1] == "statuses 0 0", (said, trouble)
+    url = f"file://{folder}/stream"
+    stream = dw.Stream(url)
+    assert [v.step for v in stream.versions()] == ["", "2", "4", "5", "6", "9"], said
+    for version in stream.versions():
+        into = {name: torch.zeros(8, 6).bfloat16() for name in ("rows", "columns")}
+        with dw.Follower(url, tensors=into, report=False) as follower:
+            follower.sync(version.version)
+        assert all((t == int(version.step or 0)).all() for t in into.values()), (version, into)
 
 
 @pytest.mark.parametrize("scheme", ["fp8-block", "int8-row"])
