@@ -1,5 +1,5 @@
 """Random sequences of what users do to models on a GPU (tests/python/users.py), for as long as
-LIMIT seconds (20), from SEED (1) on: `users_check.py cuda` (scripts/test-gpu.sh), or `users_check.py cpu`;
+LIMIT seconds (20), from SEED (1) on. `users_check.py cuda`: scripts/test-gpu.sh; or `cpu`;
 with the package on PYTHONPATH. Exit status 77: there is no GPU or no PyTorch."""
 import os
 import pathlib

@@ -183,12 +183,12 @@ class World:
             out = weight.clone()
             for _ in range(100):  # long enough for the publisher's thread to do something
                 out.copy_(weight)
-        self.graphs.append((graph, weight, weight.data_ptr(), out))
+        self.graphs.append((graph, weight, (weight.data_ptr(), weight.stride()), out))
 
     def replay(self):
-        """They read what the parameter has, if it is where it was."""
+        """They read what the parameter has, if it is where it was, in the same order."""
         for graph, weight, place, out in self.graphs:
-            if weight.is_cuda and weight.data_ptr() == place and weight.is_contiguous():
+            if weight.is_cuda and (weight.data_ptr(), weight.stride()) == place:
                 graph.replay()
                 assert torch.equal(bits(out), bits(weight.detach())), "a graph has other weights"
 
