@@ -31,6 +31,23 @@ state=$(mktemp -d)
 watched=$(mktemp -d)
 at_home=(env -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME "HOME=$watched")
 
+# The tests of each lane run in a network that has only loopback, where a test fails that
+# sends anything elsewhere (tests/own_home.sh). What installs packages is started outside.
+inside=() network=''
+enter_network() {
+    local up
+    exec {up}< <(exec unshare --net sh -c 'ip link set lo up && echo up && exec sleep infinity' 2>&1)
+    network=$!
+    read -r up <&"$up" || true
+    if [ "$up" = up ]; then
+        inside=(nsenter "--net=/proc/$network/ns/net" env DW_TEST_LOOPBACK=1)
+    elif mkdir "$state/network" 2>/dev/null; then # once, not in each lane
+        echo "== network: skipped: this machine permits no network of the tests' own: $up" |
+            tee "$state/network.out"
+        echo 0 0 1 >"$state/network.counts"
+    fi
+}
+
 # The sanitizers of current distributions sometimes fail if the kernel randomizes 32
 # bits of addresses, so that is turned off; not every container allows it.
 no_aslr=(setarch "$(uname -m)" -R)
@@ -104,7 +121,7 @@ ctest_into() { # DIR NAME CTEST-ARGUMENT...
     shift 2
     mkdir -p "$out"
     echo "subdirs(\"$PWD/$dir\")" >"$out/CTestTestfile.cmake"
-    "${at_home[@]}" "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$out" --no-tests=error "$@" \
+    "${inside[@]}" "${at_home[@]}" "${with[@]}" "${no_aslr[@]}" ctest --test-dir "$out" --no-tests=error "$@" \
         --output-junit "$PWD/$out/$name.xml" >"$out/$name.log" 2>&1
 }
 
@@ -145,7 +162,7 @@ pytest_into() { # NAME PYTEST-ARGUMENT...: with $venv, into $out
         DW_WORDLE_LIB=$PWD/build/tests/libwordle_model_shared.so \
         DW_TEST_DIR=$PWD/tests PYTHONDONTWRITEBYTECODE=1 \
         HYPOTHESIS_STORAGE_DIRECTORY=$out/hypothesis \
-        "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
+        "${inside[@]}" "${at_home[@]}" "${with[@]}" timeout -k 30 2400 "$venv/bin/python" -m pytest -q \
         --timeout 900 -o cache_dir="$PWD/$out/cache" --junitxml="$out/$name.xml" "$@" >"$out/$name.log" 2>&1 &
     pytest=$! # `timeout` leaves the lane's process group, and a signal interrupts `wait`
     wait $pytest
@@ -157,7 +174,7 @@ server='' server_dir=''
 start_server() { # NAME
     local status=0
     server=$1 server_dir=$(mktemp -d)
-    HOME=$server_dir "tests/servers/$1.sh" start "$server_dir" 2>"build/$stage-$1.log" || status=$?
+    HOME=$server_dir "${inside[@]}" "tests/servers/$1.sh" start "$server_dir" 2>"build/$stage-$1.log" || status=$?
     if [ $status -eq 0 ]; then
         mapfile -t with < <(sed 's/^export //' "$server_dir/env")
         with=(env "${with[@]}")
@@ -346,8 +363,9 @@ run_stage() { # with $stage
 
 lane() { # head | tail
     pytest=''
-    trap 'stop_server; rm -rf ${memory:+"$memory"}' EXIT
+    trap 'stop_server; kill $network 2>/dev/null || true; rm -rf ${memory:+"$memory"}' EXIT
     trap 'kill $pytest 2>/dev/null; exit 130' INT TERM HUP
+    enter_network
     while stage=$(next_stage "$1") && [ -n "$stage" ]; do
         if [ "$lanes" -eq 1 ]; then
             run_stage

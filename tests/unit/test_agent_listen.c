@@ -124,10 +124,9 @@ static void test_bind(void **state)
     assert_int_equal(dw_listener_open(&two, "0.0.0.0:0", &err), DW_OK);
     assert_false(two.is_loopback);
     dw_listener_close(&two);
-    /* example addresses, which no machine has, and an unknown name */
+    /* example addresses, which no machine has, and a name that no server is asked for */
     assert_int_equal(dw_listener_open(&two, "192.0.2.1:0", &err), DW_INVALID);
-    assert_int_equal(dw_listener_open(&two, "300.0.2.1:0", &err), DW_INVALID);
-    assert_int_equal(dw_listener_open(&two, "name.invalid:0", &err), DW_INVALID);
+    assert_int_equal(dw_listener_open(&two, "no..name:0", &err), DW_INVALID);
     if (dw_listener_open(&two, "[::1]:0", &err) == DW_OK) { /* if there is IPv6 */
         assert_true(two.is_loopback);
         dw_listener_close(&two);
