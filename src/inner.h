@@ -55,6 +55,14 @@ bool dw_companion_takes(const dw_companion_rules *rules, const char *name);
  * for the version in progress. DW_INVALID for shards. */
 dw_status dw_publisher_state(dw_publisher *publisher, dw_digest *state, dw_error *err);
 
+/* How far the version under way is. */
+typedef struct dw_publish_progress {
+    uint64_t n_compared; /* bytes of the weights ... */
+    uint64_t n_weights;  /* ... of so many; 0 before the first was read */
+    uint64_t n_encoded;  /* bytes of its objects; 0 until all weights are compared */
+} dw_publish_progress;
+void dw_publisher_progress(dw_publisher *publisher, dw_publish_progress *out);
+
 /* Waits until dw_publisher_drain would not have to wait; false if TIMEOUT_MS passed first
  * (UINT_MAX: no limit). */
 bool dw_publisher_drained(dw_publisher *publisher, unsigned timeout_ms);

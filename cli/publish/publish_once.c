@@ -137,8 +137,9 @@ char *cli_publish_cache_dir(const cli_publish *p, dw_error *err)
 static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *store,
                           dw_publish_report *report, const cli_session *s, dw_error *err)
 {
-    cli_progress bar = cli_progress_start(s, "publishing");
+    cli_progress bar = cli_progress_start(s, "comparing");
     dw_store_counts start, now;
+    dw_publish_progress at;
     dw_store_get_counts(store, &start);
     bool done = false;
     dw_status status = DW_OK;
@@ -147,8 +148,13 @@ static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *st
         if (!done && status != DW_UNAVAILABLE && status != DW_OK)
             break;
         dw_store_get_counts(store, &now);
-        if (!done &&
-            cli_progress_report(&bar, now.bytes_written - start.bytes_written, 0) != 0) {
+        dw_publisher_progress(publisher, &at);
+        if (at.n_encoded > 0) {
+            bar.label = "uploading";
+            at.n_compared = now.bytes_written - start.bytes_written;
+            at.n_weights = at.n_encoded;
+        }
+        if (!done && cli_progress_report(&bar, at.n_compared, at.n_weights) != 0) {
             status = cli_check_signal(err);
             break;
         }

@@ -225,6 +225,7 @@ static dw_status upload_fold(dw_compactor *c, const fold *f, const char *write_i
         .spool_dir = c->options.work_dir,
         .n_threads = c->options.n_threads,
         .stop = stop,
+        .compared = stop,
     };
     dw_status status = dw_delta_upload(&uploaded, &version, err);
     /* the fold must lead to the state that the commit names */

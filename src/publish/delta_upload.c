@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "codec/delta.h"
 #include "codec/delta_merge.h"
 #include "store/store.h"
@@ -141,9 +142,17 @@ static dw_status spill(dw_uploaded *out, dw_delta **delta, uint64_t n_bytes,
     return DW_OK;
 }
 
-/* DIGESTS takes those of the new weights. */
+static uint64_t group_bytes(const dw_delta_spec *v, const dw_piece_group *g)
+{
+    uint64_t n = 0;
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        n += v->base[i].n_bytes;
+    return n;
+}
+
+/* DIGESTS takes those of the new weights, BAR the progress. */
 static dw_status encode_group(dw_delta **out, dw_digest *digests, const dw_delta_spec *v,
-                              const dw_piece_group *g, dw_error *err)
+                              const dw_piece_group *g, dw_share *bar, dw_error *err)
 {
     dw_diff_options options;
     dw_diff_options_init(&options);
@@ -153,8 +162,7 @@ static dw_status encode_group(dw_delta **out, dw_digest *digests, const dw_delta
     options.round_next = true;
     options.base_digests = v->base_digests + g->first;
     options.new_digests = digests + g->first;
-    if (v->stop)
-        options.progress = *v->stop;
+    options.progress = dw_share_hook(bar);
     if (!v->captures)
         return dw_delta_diff(out, v->base + g->first, v->next + g->first, g->n, &options,
                              err);
@@ -211,12 +219,13 @@ static dw_status close_object(dw_uploaded *out, pending *p, const dw_delta_spec 
 /* Encodes a group and adds it to the pending ones. If the object would become too large,
  * closes it first. */
 static dw_status add_group(dw_uploaded *out, pending *p, const dw_delta_spec *v,
-                           const dw_piece_group *g, uploader *u, dw_error *err)
+                           const dw_piece_group *g, dw_share *bar, uploader *u,
+                           dw_error *err)
 {
     dw_delta *delta;
     dw_status status = v->load ? v->load(v->load_context, g, err) : DW_OK;
     if (status == DW_OK)
-        status = encode_group(&delta, out->digests, v, g, err);
+        status = encode_group(&delta, out->digests, v, g, bar, err);
     if (status != DW_OK)
         return status;
     dw_delta_info info;
@@ -259,8 +268,13 @@ static dw_status encode_all(dw_uploaded *out, const dw_delta_spec *v, uploader *
 {
     pending p = {0};
     dw_status status = DW_OK;
+    dw_share bar = {.whole = v->compared};
+    for (size_t g = 0; g < v->pieces->n_groups; g++)
+        bar.total += group_bytes(v, &v->pieces->groups[g]);
     for (size_t g = 0; status == DW_OK && g < v->pieces->n_groups && !failed(u); g++) {
-        status = add_group(out, &p, v, &v->pieces->groups[g], u, err);
+        const dw_piece_group *group = &v->pieces->groups[g];
+        status = add_group(out, &p, v, group, &bar, u, err);
+        bar.before += group_bytes(v, group);
     }
     if (status == DW_OK)
         status = close_object(out, &p, v, u, err);

@@ -33,6 +33,7 @@ typedef struct dw_delta_spec {
     unsigned n_threads;
     uint64_t t_start_us;             /* what the times count from, by dw_clock_us */
     const dw_progress *stop;         /* called now and then; not 0 stops */
+    const dw_progress *compared;     /* the same, with the bytes of NEXT that were read */
     void (*captured)(void *context); /* called when all of NEXT was read; may be NULL */
     void *captured_context;
 } dw_delta_spec;

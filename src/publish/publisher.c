@@ -37,7 +37,6 @@
 #include "codec/digest.h"
 #include "publish/restart.h"
 #include "store/store.h"
-#include "inner.h"
 
 #define SLICE_MS 100 /* between two calls of a progress function */
 
@@ -159,6 +158,16 @@ int dw_job_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
     return stop;
 }
 
+/* For dw_progress: the same, and notes how far the job is. */
+static int on_compared(void *publisher, uint64_t n_done, uint64_t n_total)
+{
+    dw_publisher *p = publisher;
+    pthread_mutex_lock(&p->lock);
+    p->job.progress = (dw_publish_progress){.n_compared = n_done, .n_weights = n_total};
+    pthread_mutex_unlock(&p->lock);
+    return dw_job_cancelled(p, n_done, n_total);
+}
+
 static void on_captured(void *publisher)
 {
     dw_publisher *p = publisher;
@@ -168,6 +177,12 @@ static void on_captured(void *publisher)
         p->job.captured_us = dw_clock_us() - p->job.t_start_us;
     if (p->job.phase == DW_JOB_ENCODING)
         p->job.phase = DW_JOB_UPLOADING;
+    p->job.progress.n_encoded = 0;
+    for (size_t i = 0; i < p->job.part.objects.n; i++) {
+        dw_delta_info info;
+        dw_delta_get_info(p->job.part.deltas[i], &info);
+        p->job.progress.n_encoded += info.n_bytes;
+    }
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
@@ -287,7 +302,7 @@ static dw_status resolve_past(dw_publisher *p, dw_error *err)
 static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
 {
     dw_live_choose(p);
-    const dw_progress stop = {dw_job_cancelled, p};
+    const dw_progress stop = {dw_job_cancelled, p}, compared = {on_compared, p};
     const dw_delta_spec version = {
         .pieces = &p->pieces,
         .base = p->baseline.views,
@@ -305,6 +320,7 @@ static dw_status upload(dw_publisher *p, const char *write_id, dw_error *err)
         .n_threads = p->options.n_threads,
         .t_start_us = p->job.t_start_us,
         .stop = &stop,
+        .compared = &compared,
         .captured = on_captured,
         .captured_context = p,
     };
@@ -878,6 +894,13 @@ static bool is_drained(const dw_publisher *p)
 {
     return p->job.phase == DW_JOB_IDLE && p->job.is_followed_up && !p->busy &&
            dw_upkeep_is_idle(p);
+}
+
+void dw_publisher_progress(dw_publisher *p, dw_publish_progress *out)
+{
+    pthread_mutex_lock(&p->lock);
+    *out = p->job.progress;
+    pthread_mutex_unlock(&p->lock);
 }
 
 bool dw_publisher_drained(dw_publisher *p, unsigned timeout_ms)

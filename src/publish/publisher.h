@@ -49,6 +49,7 @@
 #include "publish/shortcut.h"
 #include "publish/upkeep.h"
 #include "publish/version_files.h"
+#include "inner.h"
 
 #define DW_KEPT_TICKETS 64
 
@@ -82,6 +83,7 @@ typedef struct dw_job {
     dw_ticket_fate fates[DW_KEPT_TICKETS]; /* ticket N at N % DW_KEPT_TICKETS */
     bool cancel;                           /* the job under way should stop */
     bool committing;                       /* it is too late to stop */
+    dw_publish_progress progress;
     char *step;
     uint64_t turn;  /* of several ranks: that of the step (ranks.h) */
     bool is_repeat; /* the step is a version already */

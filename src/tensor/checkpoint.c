@@ -83,11 +83,12 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     dw_status status = DW_OK;
     size_t n_found = 0;
     unsigned long n_shards = 1;
-    bool has_torch = false;
+    bool has_torch = false, has_gguf = false;
     *out = NULL;
     errno = 0;
     for (struct dirent *entry; status == DW_OK && (entry = readdir(stream)); errno = 0) {
         has_torch |= is_torch_name(entry->d_name);
+        has_gguf |= dw_name_ends(entry->d_name, ".gguf");
         if (!dw_name_ends(entry->d_name, ".safetensors") || ++n_found > 1)
             continue;
         n_shards = count_shards(entry->d_name);
@@ -100,6 +101,9 @@ static dw_status find_only_file(char **out, const char *dir, dw_error *err)
     else if (status == DW_OK && n_found == 0 && has_torch)
         status = dw_fail(err, DW_UNSUPPORTED, dir,
                          "the weights there are files of PyTorch. " DW_CONVERT_TORCH);
+    else if (status == DW_OK && n_found == 0 && has_gguf)
+        status =
+            dw_fail(err, DW_UNSUPPORTED, dir, "it holds a GGUF file. " DW_CONVERT_GGUF);
     else if (status == DW_OK && n_found == 0)
         status = dw_fail(err, DW_NOT_FOUND, dir,
                          "the directory holds no checkpoint: no .safetensors file");

@@ -38,7 +38,7 @@ static const char *foreign_kind(const uint8_t *bytes)
     } kinds[] = {
         {"PK\003\004", "a file of PyTorch (or another ZIP archive). " DW_CONVERT_TORCH},
         {"\200\002", "a file of PyTorch (or another pickle). " DW_CONVERT_TORCH},
-        {"GGUF", "a GGUF file: publish the safetensors files that it was made from"},
+        {"GGUF", "a GGUF file. " DW_CONVERT_GGUF},
         {"version ", "a pointer of Git LFS: fetch the file with `git lfs pull`"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

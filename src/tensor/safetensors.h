@@ -19,6 +19,10 @@
     "Convert them in Python: safetensors.torch.save_file(torch.load(FILE), "             \
     "\"model.safetensors\"), or transformers' model.save_pretrained(DIR)"
 
+#define DW_CONVERT_GGUF                                                                  \
+    "Publish the safetensors files that it was made from, or convert it with "           \
+    "transformers: from_pretrained(DIR, gguf_file=FILE).save_pretrained(OUT)"
+
 typedef struct dw_safetensors {
     dw_tensor *tensors; /* in offset order; names and dims are owned by `arena` */
     size_t n_tensors;

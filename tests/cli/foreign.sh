@@ -49,6 +49,11 @@ printf 'version https://git-lfs.github.com/spec/v1\n' >pointer.safetensors
 for file in trained.pt old.pt bin; do
     unchanged fails 7 'PyTorch.*save_file(torch.load' deltawire publish "$store/new" $file
 done
+mkdir gguf
+printf 'GGUF\003\0\0\0\0' >gguf/model.gguf
+for file in gguf gguf/model.gguf; do
+    unchanged fails 7 'a GGUF file.*gguf_file=FILE' deltawire publish "$store/new" $file
+done
 fails 7 'git lfs pull' deltawire verify pointer.safetensors
 
 it "names the first tensor that another model lacks or has too many"

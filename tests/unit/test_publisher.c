@@ -50,6 +50,30 @@ static void test_take_over(void **state)
     kit_free(&k);
 }
 
+/* A bar reaches its end: first the weights, then the bytes of their objects. */
+static void test_progress(void **state)
+{
+    (void)state;
+    kit k;
+    kit_make(&k);
+    dw_store *store = kit_mem_store();
+    dw_publish_options options = kit_plain_options(temp_dir);
+    dw_publisher *publisher = kit_open(&k, store, &options);
+    dw_publish_progress progress;
+    for (unsigned i = 0; i < 2; i++) {
+        kit_step(&k, 10 + i);
+        dw_publish_report report;
+        assert_int_equal(kit_try(&k, publisher, &report, NULL), DW_OK);
+        dw_publisher_progress(publisher, &progress);
+        assert_true(progress.n_weights > 0);
+        assert_int_equal(progress.n_compared, progress.n_weights);
+        assert_int_equal(progress.n_encoded, report.n_bytes);
+    }
+    dw_publisher_close(publisher);
+    dw_store_close(store);
+    kit_free(&k);
+}
+
 /* Two writers with their own models that take the stream over from each other. */
 static void test_alternating_writers(void **state)
 {
@@ -1071,6 +1095,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_take_over),
+        cmocka_unit_test(test_progress),
         cmocka_unit_test(test_alternating_writers),
         cmocka_unit_test(test_racing_writers),
         cmocka_unit_test(test_late_commits),
