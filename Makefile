@@ -93,6 +93,10 @@ wheel: ## build a wheel for other machines, and try it where only Python is (ARC
 	@scripts/wheel.sh $(ARCH)
 	@scripts/test-wheel.sh build-wheel/*_$(or $(ARCH),$(shell uname -m)).whl
 
+release: ## make a release of the commit HEAD: wheels, archives, SBOMs, checksums (VERSION=0.2.0)
+	@scripts/install-deps.sh build wheel
+	@scripts/release.sh $(VERSION)
+
 fuzz: ## run each fuzz target for T seconds (T=60)
 	@scripts/install-deps.sh build test
 	@scripts/fuzz.sh $(T)
@@ -115,10 +119,10 @@ lint: configure ## clang-tidy and shellcheck, those of them that are installed
 	@scripts/lint.sh $(FILES)
 
 clean: ## remove everything that was built
-	@rm -rf build build-asan build-tsan build-fuzz build-neon build-python build-wheel
+	@rm -rf build build-asan build-tsan build-fuzz build-neon build-python build-wheel build-release
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: all configure deps package wheel test test-deploy test-gpu test-peers demo demo-hosts demo-core demo-trl \
+.PHONY: all configure deps package wheel release test test-deploy test-gpu test-peers demo demo-hosts demo-core demo-trl \
 	bench bench-gpu bench-sync bench-pause bench-python bench-quantised fuzz soak install format lint clean help

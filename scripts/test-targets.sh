@@ -33,7 +33,10 @@ with_vllm() { # COMMAND...
 
 run() { # TARGET
     case $1 in
-    all | deps | help | package | wheel) make "$1" ;;
+    all | deps | help | package) make "$1" ;;
+    wheel) make wheel ARCH="$(uname -m | sed 's/x86_64/cross/; s/aarch64/x86_64/; s/cross/aarch64/')" ;;
+    release) make release ARCHS="$(uname -m)" DIR="$scratch/release" &&
+        (cd "$scratch/release" && sha256sum -c --quiet SHA256SUMS && ls -- *-source.tar.gz *.cdx.json) ;;
     test) make test STAGES=neon ;;
     test-peers) with_vllm make test-peers PEERS=tests/peers/test_wordle_table.py ;;
     test-gpu) [ -e /dev/nvidia0 ] || { skip "no GPU"; return; }
