@@ -24,6 +24,10 @@ dw_digest dw_digest_sum(const dw_digest *digests, size_t n);
 /* What it knows by now: ask after a request. */
 void dw_store_get_facts(dw_store *store, dw_store_facts *out);
 
+/* Requests to a server that this thread begins from now on fail after LIMIT_MS; 0: as the
+ * options of their store say. */
+void dw_store_limit_thread(unsigned limit_ms);
+
 /* ---- stream ---- */
 
 /* DW_CORRUPT if the last search for the newest version found that latest.json names a

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { FIRST_PAUSE_MS = 100, MAX_PAUSE_MS = 2000, SLICE_MS = 50 };
+#include "inner.h"
+
+enum { FIRST_PAUSE_MS = 100, MAX_PAUSE_MS = 2000, SLICE_MS = 50, LEAST_TRY_MS = 500 };
 
 typedef struct arguments {
     PyObject *store, *tensors, *trust;
@@ -60,10 +62,13 @@ static bool is_interrupted(const dw_follow_options *options)
  * try looks for the latter, because that reads all weights. */
 static dw_status open_with_version(follower_object *self,
                                    const dw_follow_options *options, dw_store *store,
-                                   bool is_first, bool *is_missing, dw_error *err)
+                                   unsigned limit_ms, bool is_first, bool *is_missing,
+                                   dw_error *err)
 {
     dw_error missing = {0};
+    dw_store_limit_thread(limit_ms);
     dw_status status = find_first_version(store, &options->trust, &missing);
+    dw_store_limit_thread(0);
     *is_missing = status == DW_NOT_FOUND;
     const bool opens = status == DW_UNAVAILABLE ? is_first && is_interrupted(options)
                                                 : is_first || !*is_missing;
@@ -83,12 +88,13 @@ static dw_status open_with_version(follower_object *self,
 /* Sets *MAY_COME if waiting can help: the stream, its first version or the store is not
  * there. A file that was named wrongly does not come. */
 static dw_status try_open(follower_object *self, const dw_follow_options *options,
-                          dw_store *store, bool is_first, bool *may_come, dw_error *err)
+                          dw_store *store, unsigned limit_ms, bool is_first,
+                          bool *may_come, dw_error *err)
 {
     dw_status status;
     bool is_missing;
     Py_BEGIN_ALLOW_THREADS status =
-        open_with_version(self, options, store, is_first, &is_missing, err);
+        open_with_version(self, options, store, limit_ms, is_first, &is_missing, err);
     Py_END_ALLOW_THREADS *may_come =
         status == DW_UNAVAILABLE || (status == DW_NOT_FOUND && is_missing);
     return status;
@@ -115,6 +121,18 @@ static void log_waiting(const dw_error *err, const char *url)
     dwpy_log(err->where[0] ? err->where : url, text);
 }
 
+/* How long a try may take. `open_timeout=0` means one try, as long as the store allows.
+ */
+static unsigned limit_of(const arguments *a, uint64_t start)
+{
+    if (a->open_timeout_ms == 0 || a->open_timeout_ms == UINT_MAX)
+        return 0;
+    const uint64_t past = dwpy_now_ms() - start;
+    const unsigned left =
+        past < a->open_timeout_ms ? a->open_timeout_ms - (unsigned)past : 0;
+    return left > LEAST_TRY_MS ? left : LEAST_TRY_MS;
+}
+
 /* Waits for a stream or a first version that is not there yet, and for a store that is
  * away. */
 static dw_status open_waiting(follower_object *self, const arguments *a, dw_store *store,
@@ -125,8 +143,8 @@ static dw_status open_waiting(follower_object *self, const arguments *a, dw_stor
     dw_status logged = DW_OK;
     for (bool is_first = true;;) {
         bool may_come;
-        const dw_status status =
-            try_open(self, &a->options, store, is_first, &may_come, err);
+        const dw_status status = try_open(self, &a->options, store, limit_of(a, start),
+                                          is_first, &may_come, err);
         const uint64_t past = dwpy_now_ms() - start;
         const bool is_over = a->open_timeout_ms != UINT_MAX && past >= a->open_timeout_ms;
         if (!may_come || is_over)

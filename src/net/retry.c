@@ -6,6 +6,13 @@
 
 #include <curl/curl.h>
 
+static _Thread_local uint64_t thread_limit_ms;
+
+void dw_retry_limit_thread(uint64_t until_ms)
+{
+    thread_limit_ms = until_ms;
+}
+
 void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
                     uint64_t now_ms)
 {
@@ -15,6 +22,8 @@ void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
         .deadline_ms = now_ms + (deadline_ms ? deadline_ms : DW_RETRY_DEADLINE_MS),
         .wait_ms = DW_RETRY_LEAST_MS,
     };
+    if (thread_limit_ms && thread_limit_ms < retry->deadline_ms)
+        retry->deadline_ms = thread_limit_ms;
 }
 
 uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms)

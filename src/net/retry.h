@@ -22,6 +22,10 @@ typedef struct dw_retry {
 void dw_retry_start(dw_retry *retry, unsigned max_tries, unsigned deadline_ms,
                     uint64_t now_ms);
 
+/* Requests that this thread begins from now on have no try after UNTIL_MS; 0: no such
+ * limit. */
+void dw_retry_limit_thread(uint64_t until_ms);
+
 /* The time left for a try that begins now; 0 when the deadline has passed. */
 uint64_t dw_retry_left_ms(const dw_retry *retry, uint64_t now_ms);
 

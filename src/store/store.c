@@ -6,14 +6,16 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/options.h"
-#include "inner.h"
+#include "net/retry.h"
 #include "store/dir.h"
 #include "store/hf.h"
 #include "store/memory.h"
 #include "store/s3.h"
+#include "inner.h"
 
 #define FIRST_READ ((size_t)64 << 10)
 #define NEXT_READ  ((size_t)1 << 20)
@@ -112,6 +114,11 @@ dw_status dw_store_new(dw_store **out, const char *url, const dw_store_driver *d
     store->url = copy;
     *out = store;
     return DW_OK;
+}
+
+void dw_store_limit_thread(unsigned limit_ms)
+{
+    dw_retry_limit_thread(limit_ms > 0 ? dw_clock_ms() + limit_ms : 0);
 }
 
 void dw_store_close(dw_store *store)

@@ -80,6 +80,12 @@ else
     echo "  no promtool here: not checked"
 fi
 
+it "a follower that was killed is silent"
+object_edit "$url" followers/rollout-1.json 'o |= {"status": "following", "time": "2026-01-02T03:04:05Z"}'
+wait_until status_holds 'o["followers"][0]["silent"] is True'
+get metrics >out.metrics
+grep -qx 'deltawire_follower_silent{follower="rollout-1"} 1' out.metrics
+
 it "has nothing to pin"
 [ "$(code pin -X POST -H 'Content-Type: application/json')" = 404 ]
 

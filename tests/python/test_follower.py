@@ -79,6 +79,14 @@ def test_waiting_has_a_limit(url):
     assert not os.path.exists(url.removeprefix("file://"))
 
 
+def test_a_limit_holds_while_a_server_is_away(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    store = dw.Store("s3://bucket/run", endpoint="http://127.0.0.1:9")
+    with pytest.raises(dw.Unavailable, match="after [1-9] tr"):  # a request has ten, if it may
+        dw.Follower(store, tensors=model(), open_timeout=0.3)
+
+
 def test_only_the_stream_is_waited_for(url, tmp_path):
     """Waiting does not help if a file name is wrong."""
     dw.write_checkpoint(tmp_path / "base.safetensors", model())
