@@ -235,6 +235,8 @@ static const cli_option options[] = {
                 "free text, up to 4096 bytes")},
     {CLI_OPTION(FLAG, arguments, publish.begin_new, "new", NULL,
                 "begin a new stream, also where one was removed")},
+    {CLI_OPTION(FLAG, arguments, publish.keep_f32, "f32", NULL,
+                "a new stream: publish a model that is all F32 as it is, not as BF16")},
     {CLI_OPTION(
         MAYBE, arguments, base, "base", "NAME",
         "a new stream: upload nothing, followers have CKPT; NAME says which it is "

@@ -21,6 +21,7 @@ typedef struct cli_publish {
     cli_with with;         /* companion files */
     const char *step;      /* or NULL */
     const char *notes;
+    bool keep_f32;        /* do not round F32 to BF16 */
     bool skip_same;       /* publish nothing if the head has these weights */
     uint64_t past;        /* ... or version PAST, with the digest PAST_STATE, has them; */
     dw_digest past_state; /* DW_NO_VERSION: none */

@@ -24,6 +24,7 @@ typedef struct prior {
     uint64_t head;
     dw_digest state;
     bool same_files; /* it has the files that are to be published */
+    bool has_f32;
 } prior;
 
 static dw_status open_weights(cli_weights *out, const char *path, dw_error *err)
@@ -44,6 +45,49 @@ static void count_weights(cli_published *out, const cli_weights *weights)
     }
 }
 
+static bool is_f32(const dw_tensor *t)
+{
+    return t->dtype == DW_F32;
+}
+
+/* A checkpoint whose floats are all F32 has a trainer's own copy of the weights, which
+ * engines serve as BF16. Where types are mixed, somebody chose each of them. */
+static bool has_only_f32(const cli_weights *weights)
+{
+    bool found = false;
+    for (size_t i = 0; i < weights->n_tensors; i++) {
+        found |= is_f32(&weights->tensors[i]);
+        /* the types before F16 are integers */
+        if (weights->tensors[i].dtype >= DW_F16 && !is_f32(&weights->tensors[i]))
+            return false;
+    }
+    return found;
+}
+
+/* Sets *OUT to the tensors that are rounded to BF16, as the stream has them or as a new
+ * one begins; NULL: none. Free it with dw_free. */
+static dw_status choose_rounded(bool **out, const cli_publish *p, const prior *before,
+                                const cli_weights *weights, dw_error *err)
+{
+    *out = NULL;
+    if (p->options.quantize || p->keep_f32 || before->has_f32 ||
+        (!before->has_head && p->options.first != DW_FIRST_ANCHOR) ||
+        !has_only_f32(weights))
+        return DW_OK;
+    *out = dw_alloc_array(weights->n_tensors, sizeof **out);
+    if (!*out)
+        return dw_fail_memory(err, NULL);
+    for (size_t i = 0; i < weights->n_tensors; i++)
+        (*out)[i] = is_f32(&weights->tensors[i]);
+    return DW_OK;
+}
+
+/* Whether the stream's model is not the checkpoint as it is. */
+static bool is_derived(const dw_publish_options *o)
+{
+    return o->quantize || o->as_bf16;
+}
+
 /* If there is no version, opening the publisher makes one. */
 static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
                              dw_error *err)
@@ -58,6 +102,10 @@ static dw_status look_before(prior *out, const cli_publish *p, dw_store *store,
     if (status == DW_OK)
         status = dw_stream_version(stream, out->head, &info, err);
     if (status == DW_OK) {
+        size_t n_tensors = 0;
+        const dw_tensor *tensors = dw_stream_tensors(stream, &n_tensors);
+        for (size_t i = 0; i < n_tensors; i++)
+            out->has_f32 |= is_f32(&tensors[i]);
         out->has_head = true;
         out->state = info.state;
         status = cli_files_same(&out->same_files, &p->options, stream, out->head, err);
@@ -105,7 +153,7 @@ static dw_status skip_same(cli_published *out, const cli_publish *p, const prior
                            dw_error *err)
 {
     dw_digest state = 0;
-    if (!before->has_head || p->options.quantize) /* publish asks the library */
+    if (!before->has_head || is_derived(&p->options)) /* publish asks the library */
         return DW_OK;
     dw_status status = cli_weights_state(&state, weights, s, err);
     if (status == DW_OK)
@@ -163,7 +211,7 @@ static dw_status wait_for(dw_publisher *publisher, uint64_t ticket, dw_store *st
     return status;
 }
 
-/* The model of a quantised stream is not that of the checkpoint. */
+/* Counts the stream's model, if that is not the checkpoint's. */
 static void count_stream(cli_published *out, const cli_publish *p, dw_store *store)
 {
     dw_stream *stream = NULL;
@@ -177,16 +225,15 @@ static void count_stream(cli_published *out, const cli_publish *p, dw_store *sto
     dw_stream_close(stream);
 }
 
-/* The same for a quantised stream. Its config.json is not that of the checkpoint, so
- * files do not count. */
-static dw_status skip_quantized(cli_published *out, const cli_publish *p,
-                                const prior *before, dw_publisher *publisher,
-                                dw_error *err)
+/* The same for a derived model. The config.json of a quantised one is not that of the
+ * checkpoint, so files do not count. */
+static dw_status skip_derived(cli_published *out, const cli_publish *p,
+                              const prior *before, dw_publisher *publisher, dw_error *err)
 {
     dw_digest state = 0;
     dw_status status = dw_publisher_state(publisher, &state, err);
     if (status == DW_OK)
-        skip_state(out, p, before, state, true);
+        skip_state(out, p, before, state, p->options.quantize || before->same_files);
     return status;
 }
 
@@ -248,12 +295,12 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     if (status != DW_OK)
         return status;
     dw_error unreported = {.code = DW_OK};
-    if (o.quantize)
+    if (is_derived(options))
         count_stream(out, p, store);
     const bool is_new = dw_publisher_created(publisher);
     status = look_again(before, p, s, store, weights, publisher, out, err);
-    if (status == DW_OK && p->skip_same && o.quantize && !is_new)
-        status = skip_quantized(out, p, before, publisher, err);
+    if (status == DW_OK && p->skip_same && is_derived(options) && !is_new)
+        status = skip_derived(out, p, before, publisher, err);
     if (status != DW_OK || out->skipped) {
         dw_publisher_close(publisher);
         return status;
@@ -278,21 +325,18 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     return status;
 }
 
-/* Does everything that needs the store, with the weights open. */
-static dw_status publish_weights(const cli_publish *p, const cli_session *s,
-                                 dw_store *store, const cli_weights *weights,
-                                 const char *baseline, cli_published *out, dw_error *err)
+/* Does the rest, with what is known of the stream. */
+static dw_status publish_after(prior *before, const cli_publish *p, const cli_session *s,
+                               dw_store *store, const cli_weights *weights,
+                               const char *baseline, cli_published *out, dw_error *err)
 {
-    prior before;
     dw_publish_options options = p->options;
-    dw_status status = look_before(&before, p, store, err);
-    if (status == DW_OK)
-        status = check_head(p, &before, err);
+    dw_status status = check_head(p, before, err);
     if (status == DW_OK && p->skip_same)
-        status = skip_same(out, p, &before, weights, s, err);
+        status = skip_same(out, p, before, weights, s, err);
     if (status != DW_OK || out->skipped)
         return status;
-    status = cli_publish_check_room(p, store, !before.has_head, weights, baseline, err);
+    status = cli_publish_check_room(p, store, !before->has_head, weights, baseline, err);
     if (status != DW_OK)
         return status;
     options.baseline_dir = baseline;
@@ -303,8 +347,30 @@ static dw_status publish_weights(const cli_publish *p, const cli_session *s,
     if (p->fork_url)
         status = cli_store_open_at(&options.fork_store, p->fork_url, &p->store, err);
     if (status == DW_OK)
-        status = publish(p, s, store, weights, &options, &before, out, err);
+        status = publish(p, s, store, weights, &options, before, out, err);
     dw_store_close(options.fork_store);
+    return status;
+}
+
+/* Does everything that needs the store, with the weights open. */
+static dw_status publish_weights(const cli_publish *p, const cli_session *s,
+                                 dw_store *store, const cli_weights *weights,
+                                 const char *baseline, cli_published *out, dw_error *err)
+{
+    prior before;
+    bool *rounded = NULL;
+    dw_status status = look_before(&before, p, store, err);
+    if (status == DW_OK)
+        status = choose_rounded(&rounded, p, &before, weights, err);
+    if (status == DW_OK) {
+        cli_publish with = *p;
+        with.options.as_bf16 = rounded;
+        status = publish_after(&before, &with, s, store, weights, baseline, out, err);
+    }
+    if (status == DW_OK && rounded && out->created && !s->quiet && !s->json)
+        cli_print_message("", "the weights are F32, and published as BF16, which engines "
+                              "serve; --f32 publishes them as they are");
+    dw_free(rounded);
     return status;
 }
 

@@ -93,3 +93,28 @@ it "refuses what is no checkpoint"
 fails 6 "nowhere: " deltawire publish "$url" nowhere
 fails 6 "empty" deltawire pull "$store/empty" --into never
 [ ! -e never/model.safetensors ]
+
+it "publishes F32 as BF16, as Python does, and says so; --f32 leaves it"
+deltawire synth -o f32 --params 100K --steps 1 --dtype f32 --write checkpoints --quiet >/dev/null
+for keep in '' --f32; do
+    # shellcheck disable=SC2086 # a word or none
+    deltawire publish "$store/f32$keep" f32/base $keep >/dev/null 2>err.txt
+    if [ -z "$keep" ]; then grep -q 'weights are F32, and published as BF16.*--f32' err.txt; fi
+    deltawire publish "$store/f32$keep" f32/step_000001 --quiet
+    deltawire pull "$store/f32$keep" --into "f32-model$keep" --quiet
+done
+same_weights f32-model--f32 f32/step_000001
+python3 - <<'END'
+import array, json, struct
+def tensors(path):
+    data = open(path + "/model.safetensors", "rb").read()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    for name, t in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            yield name, t["dtype"], data[start + t["data_offsets"][0]:start + t["data_offsets"][1]]
+pulled = {name: (dtype, array.array("H", data)) for name, dtype, data in tensors("f32-model")}
+for name, _, data in tensors("f32/step_000001"):
+    rounded = array.array("H", (x + 0x7fff + (x >> 16 & 1) >> 16 for x in array.array("I", data)))
+    assert pulled[name] == ("BF16", rounded), name
+END
+fails 5 "as BF16.*your model as F32" deltawire publish "$store/f32" f32/base --f32
