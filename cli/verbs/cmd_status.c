@@ -254,9 +254,15 @@ static void print_follower(const json_t *row)
     char age[CLI_AGE_SIZE];
     const json_t *version = json_object_get(row, "version");
     const json_t *ahead = json_object_get(row, "ahead");
+    const char *message = member(row, "message");
     fputs("  ", stdout);
     cli_print_text(stdout, member(row, "id"));
-    if (json_is_null(version))
+    if (json_is_null(version) && message[0] &&
+        strcmp(member(row, "status"), "stopped") == 0) {
+        fputs(": ", stdout); /* which version its memory had, which is gone */
+        cli_print_text(stdout, message);
+        message = "";
+    } else if (json_is_null(version))
         fputs(strcmp(member(row, "status"), "error") == 0 ? ": no version"
                                                           : ": no version yet",
               stdout);
@@ -280,9 +286,9 @@ static void print_follower(const json_t *row)
     }
     printf(", %s ago, host ", cli_format_age(age, cli_age(member(row, "time"))));
     cli_print_text(stdout, member(row, "host"));
-    if (member(row, "message")[0]) {
+    if (message[0]) {
         fputs(": ", stdout);
-        cli_print_text(stdout, member(row, "message"));
+        cli_print_text(stdout, message);
     }
     putchar('\n');
 }

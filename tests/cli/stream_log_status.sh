@@ -101,6 +101,12 @@ prints '^  slow-one: version 5, 1 behind, silent since 2026-01-02T03:04:05Z (was
     deltawire status "$url"
 deltawire status "$url" --json | holds 'o["followers"][0]["silent"] is True'
 
+it "shows which version a follower of memory had"
+object_edit "$url" followers/slow-one.json \
+    'o |= {"version": None, "status": "stopped", "message": "its memory was at version 5"}'
+prints '^  slow-one: its memory was at version 5, stopped, .* ago, host ' deltawire status "$url"
+object_edit "$url" followers/slow-one.json 'o |= {"version": 5, "message": ""}'
+
 it "a follower ahead of the head shows that the store was rolled back"
 deltawire status "$url" --json >out.json
 head=$(json 'o["head"]' <out.json)
