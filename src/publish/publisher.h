@@ -92,10 +92,10 @@ typedef struct dw_job {
     bool *unchanged;  /* [pieces.n_table] tensors that the caller did not change */
     uint64_t t_start_us;
     uint64_t captured_us; /* after it; 0: not yet */
-    uint64_t n_merged;  /* since the last job: publishes that became none ... */
-    uint64_t waited_ms; /* ... and how long calls waited */
-    uint64_t n_covered; /* those which the job under way covers ... */
-    uint64_t held_ms;   /* ... and their time */
+    uint64_t n_merged;    /* since the last job: publishes that became none ... */
+    uint64_t waited_ms;   /* ... and how long calls waited */
+    uint64_t n_covered;   /* those which the job under way covers ... */
+    uint64_t held_ms;     /* ... and their time */
     /* Owner: the publisher's thread. */
     dw_uploaded part;
 } dw_job;
