@@ -71,6 +71,20 @@ void dw_publisher_progress(dw_publisher *publisher, dw_publish_progress *out);
  * (UINT_MAX: no limit). */
 bool dw_publisher_drained(dw_publisher *publisher, unsigned timeout_ms);
 
+/* Makes an anchor where the floor of a collection would be that keeps N_KEEP versions, if
+ * that is N_LEAST versions or more above the floor that has one. */
+dw_status dw_compactor_make_floor(dw_compactor *compactor, uint64_t n_keep,
+                                  uint64_t n_least, const dw_progress *progress,
+                                  dw_error *err);
+
+/* What went wrong when the last step removed superseded shortcuts or old versions: that
+ * harms no step. Returns it once. DW_DENIED: the compactor may not remove, and no longer
+ * tries. */
+dw_status dw_compactor_take_fault(dw_compactor *compactor, dw_error *err);
+
+/* DW_DENIED, once, if upkeep may not remove what is superseded. */
+dw_status dw_publisher_check_removal(dw_publisher *publisher, dw_error *err);
+
 /* ---- follow ---- */
 
 /* Compares the files that a follower installed in DIR with what it has noted of them, and

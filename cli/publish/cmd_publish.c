@@ -187,10 +187,11 @@ void cli_published_print(const cli_published *done, const cli_session *s, const 
         print_recovery(&done->report, url);
     if (s->json || s->quiet || done->aftermath.code == DW_OK)
         return;
-    cli_print_message(done->aftermath.where[0] ? done->aftermath.where : url,
-                      "version %" PRIu64
-                      " is committed, but its folds and anchors were not made: %s",
-                      done->report.version, done->aftermath.text);
+    cli_print_message(
+        done->aftermath.where[0] ? done->aftermath.where : url,
+        "version %" PRIu64 " is committed, but %s%s", done->report.version,
+        done->aftermath.code == DW_DENIED ? "" : "its folds and anchors were not made: ",
+        done->aftermath.text);
 }
 
 /* ---- the verb ---- */
@@ -259,6 +260,9 @@ static const cli_option options[] = {
         "also make one delta over every N versions: 16 with --watch, otherwise none")},
     {CLI_OPTION(NUMBER, arguments, publish.options.anchor_every, "anchor-every", "N",
                 "upload the whole model every N versions")},
+    {CLI_OPTION(COUNT, arguments, publish.options.n_keep, "keep", "N",
+                "whenever the whole model is uploaded, drop versions before the newest "
+                "N; default: all stay")},
     {CLI_OPTION(
         TEXT, arguments, anchor_factor, "anchor-factor", "F",
         "upload the whole model if the deltas since the last one have more than F "

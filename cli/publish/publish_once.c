@@ -319,7 +319,8 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
             status = wait_for(publisher, ticket, store, &out->report, s, err);
         out->created = status == DW_OK && is_new;
     }
-    if (status == DW_OK && dw_publisher_drain(publisher, &out->aftermath) == DW_OK)
+    if (status == DW_OK && dw_publisher_drain(publisher, &out->aftermath) == DW_OK &&
+        dw_publisher_check_removal(publisher, &out->aftermath) == DW_OK)
         out->aftermath = unreported;
     dw_publisher_close(publisher);
     return status;

@@ -222,10 +222,12 @@ static void compactor_start(compactor *c, cli_publish *p, const cli_session *s)
     c->options.sign_key = p->keys.sign_key;
     c->options.trust = cli_keys_trust(&p->keys);
     c->options.n_threads = 1;
+    c->options.n_keep = o->n_keep;
     if (o->fold_every > 0 || o->anchor_every > 0 || o->anchor_factor > 0)
         c->has_thread = pthread_create(&c->thread, NULL, run_compactor, c) == 0;
     o->fold_every = o->anchor_every = 0;
     o->anchor_factor = 0;
+    o->n_keep = 0;
 }
 
 static void compactor_stop(compactor *c)

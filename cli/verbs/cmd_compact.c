@@ -9,7 +9,9 @@
 #include "outage.h"
 #include "print.h"
 #include "progress_bar.h"
+#include "stream_info.h"
 #include "stream_open.h"
+#include "inner.h"
 
 #define T_LOOK  1.0 /* seconds between two looks at the stream */
 #define T_SLICE 0.1 /* between two looks at the caller */
@@ -71,6 +73,14 @@ static void wait_for(double seconds, const dw_progress *progress)
         cli_sleep(T_SLICE);
 }
 
+/* What it may not remove stays; this is said once. */
+static void warn_removal(dw_compactor *c, const cli_session *s)
+{
+    dw_error err = {0};
+    if (dw_compactor_take_fault(c, &err) != DW_OK && !s->quiet)
+        cli_warn(s, NULL, &err);
+}
+
 void cli_compact_watch(dw_store *store, const dw_compact_options *options,
                        const cli_session *s, const char *url, bool quiet,
                        const dw_progress *progress)
@@ -86,6 +96,8 @@ void cli_compact_watch(dw_store *store, const dw_compact_options *options,
             status = dw_compactor_step(c, progress, &made, &err);
         if (status == DW_CANCELLED)
             break;
+        if (c)
+            warn_removal(c, s);
         if (status != DW_OK && status != DW_NOT_FOUND) { /* else there is nothing yet */
             if (!quiet || status != DW_UNAVAILABLE)      /* that the watch reports too */
                 cli_outage_add(&outage, s, &err);
@@ -121,6 +133,7 @@ static int compact_once(const arguments *a, const cli_session *s)
         status = dw_compactor_step(c, &hook, &made, &err);
         cli_progress_end(&bar);
         const double seconds = cli_now() - bar.t_start;
+        warn_removal(c, s);
         if (status != DW_OK || made.to == DW_NO_VERSION)
             continue;
         json_array_append_new(list, describe(&made, seconds));
@@ -179,6 +192,9 @@ static const cli_option options[] = {
     {CLI_OPTION(TEXT, arguments, anchor_factor, "anchor-factor", "F",
                 "an anchor if the deltas since the last one have more than F times its "
                 "bytes (0.1); 0: never")},
+    {CLI_OPTION(COUNT, arguments, compact.n_keep, "keep", "N",
+                "whenever an anchor is made, drop versions before the newest N; default: "
+                "all stay")},
     {CLI_OPTION(TEXT, arguments, compact.work_dir, "work", "DIR",
                 "room for two copies of the model; default: TMPDIR")},
     {CLI_OPTION(TEXT, arguments, compact.base, "base", "CKPT",
@@ -195,6 +211,7 @@ const cli_verb cli_verb_compact = {
     .usage = "URL [OPTION...]",
     .about = "Adds what is due to a stream, so that followers far behind fetch less: "
              "folds (one delta over many versions) and anchors (the whole model). "
+             "Removes those that newer anchors supersede. "
              "Publishers do so by themselves; use this for large models, on another host "
              "than the trainer's. It may run beside everything else, and be killed.",
     .examples = "  deltawire compact s3://bucket/run --watch --work /scratch\n"

@@ -13,10 +13,13 @@
 #include "progress_bar.h"
 #include "stream_info.h"
 #include "stream_open.h"
+#include "inner.h"
 
 typedef struct arguments {
     cli_stream stream;
     dw_collect_options collect;
+    dw_compact_options compact; /* of the anchor at the floor */
+    dw_error unmade;            /* why it was not made */
     const char *forget;
 } arguments;
 
@@ -65,21 +68,34 @@ static void warn_ahead(const cli_session *s, const arguments *a,
 }
 
 /* Why the floor is not higher, and what to do about it. */
-static void print_held_by(const char *held_by, const arguments *a)
+static void print_held_by(const dw_collect_report *report, const arguments *a)
 {
     char text[2 * DW_ERROR_WHERE_SIZE];
-    if (strcmp(held_by, "anchor") == 0)
-        snprintf(text, sizeof text,
-                 "no newer version is stored whole, so all later ones need this one. "
-                 "`deltawire compact %.400s --anchor` stores the newest; then run gc "
-                 "again",
-                 a->stream.url);
-    else if (strcmp(held_by, "keep") == 0)
-        snprintf(text, sizeof text, "--keep %" PRIu64, a->collect.n_keep);
-    else
+    const char *held_by = report->held_by ? report->held_by : "";
+    if (strncmp(held_by, "follower ", 9) == 0)
         snprintf(text, sizeof text,
                  "%.200s. If it is gone: deltawire gc %.400s --forget ID", held_by,
                  a->stream.url);
+    else if (report->floor >= report->wanted)
+        snprintf(text, sizeof text, "--keep %" PRIu64, a->collect.n_keep);
+    else if (a->unmade.code != DW_OK)
+        snprintf(text, sizeof text,
+                 "version %" PRIu64 " is not stored whole, and cannot be now: %.400s",
+                 report->wanted, a->unmade.text);
+    else if (a->collect.dry_run)
+        snprintf(text, sizeof text,
+                 "version %" PRIu64
+                 " is not stored whole yet: without --dry-run gc does so first",
+                 report->wanted);
+    else if (!a->stream.keys.sign_key)
+        snprintf(
+            text, sizeof text,
+            "version %" PRIu64
+            " is not stored whole, so all later ones need this one. Give --sign-key, "
+            "because the stream is signed: then gc stores it",
+            report->wanted);
+    else
+        snprintf(text, sizeof text, "--keep %" PRIu64, a->collect.n_keep);
     if (held_by[0])
         cli_print_text_row("held by", text);
 }
@@ -117,13 +133,44 @@ static void print_report(const cli_session *s, const arguments *a,
                   a->collect.dry_run ? " (not yet: this was a dry run)" : "");
     cli_print_row("floor", "version %" PRIu64 ", before %" PRIu64, report->floor,
                   report->old_floor);
-    print_held_by(held_by, a);
+    print_held_by(report, a);
     if (report->bad_anchor != DW_NO_VERSION)
         cli_print_row("damaged",
                       "the anchor of version %" PRIu64
                       ", so an older one stays. After the next publish run: "
                       "deltawire compact %s --anchor",
                       report->bad_anchor, a->stream.url);
+}
+
+/* Whether an anchor may be made: one without a signature is of no use to followers who
+ * want the newest version to have one. */
+static bool may_make(const arguments *a)
+{
+    dw_version_info newest;
+    uint64_t head;
+    return !a->collect.dry_run &&
+           (a->stream.keys.sign_key ||
+            (dw_stream_head(a->stream.stream, &head, NULL) == DW_OK &&
+             dw_stream_version(a->stream.stream, head, &newest, NULL) == DW_OK &&
+             !newest.is_signed));
+}
+
+/* If the floor has no anchor yet, makes it. What goes wrong is said as the reason why the
+ * floor is not higher. */
+static dw_status make_floor(arguments *a, const dw_progress *progress, dw_error *err)
+{
+    dw_compactor *c = NULL;
+    if (!may_make(a))
+        return DW_OK;
+    a->compact.sign_key = a->stream.keys.sign_key;
+    a->compact.trust = cli_keys_trust(&a->stream.keys);
+    dw_status status = dw_compactor_open(&c, a->stream.store, &a->compact, err);
+    if (status == DW_OK)
+        status = dw_compactor_make_floor(c, a->collect.n_keep, 1, progress, err);
+    dw_compactor_close(c);
+    if (status != DW_OK && status != DW_CANCELLED)
+        a->unmade = *err;
+    return status == DW_CANCELLED ? status : DW_OK;
 }
 
 static int collect(arguments *a, const cli_session *s)
@@ -135,7 +182,9 @@ static int collect(arguments *a, const cli_session *s)
     a->collect.removed = note_removed;
     a->collect.context = &r;
     a->collect.progress = cli_progress_hook(&bar);
-    dw_status status = dw_stream_collect(a->stream.stream, &a->collect, &report, &err);
+    dw_status status = make_floor(a, &a->collect.progress, &err);
+    if (status == DW_OK)
+        status = dw_stream_collect(a->stream.stream, &a->collect, &report, &err);
     cli_progress_end(&bar);
     int exit_code = 0;
     if (status == DW_OK)
@@ -170,7 +219,10 @@ static int run(cli_session *s)
 {
     arguments a = {0};
     dw_collect_options_init(&a.collect);
+    dw_compact_options_init(&a.compact);
+    a.collect.n_anchors = 2;
     cli_parse(s, &a);
+    a.compact.n_threads = s->n_threads;
     if (!a.forget && a.collect.n_keep == 0)
         cli_usage_error(s,
                         "--keep N is missing: how many of the newest versions to keep, "
@@ -191,6 +243,14 @@ static const cli_option options[] = {
                 "versions that stay reachable, at least 1")},
     {CLI_OPTION(FLAG, arguments, collect.dry_run, "dry-run", NULL,
                 "only list what would be removed")},
+    {CLI_OPTION(
+        TEXT, arguments, compact.work_dir, "work", "DIR",
+        "room for a copy of the model, if a version must be stored whole; default: "
+        "TMPDIR")},
+    {CLI_OPTION(TEXT, arguments, compact.base, "base", "CKPT",
+                "the checkpoint behind a version 0 that was not uploaded")},
+    {CLI_OPTION(TEXT, arguments, stream.keys.sign_path, "sign-key", "FILE",
+                "sign the record of a version that is stored whole")},
     {CLI_OPTION(TEXT, arguments, forget, "forget", "ID",
                 "take a follower off the list, so that it holds nothing back")},
     {CLI_GROUP("stream", arguments, stream, cli_stream, cli_stream_options)},
@@ -204,7 +264,8 @@ const cli_verb cli_verb_gc = {
              "URL --forget ID",
     .about =
         "Removes objects that neither the newest N versions nor a follower that "
-        "reports needs, and lists them. May run beside publishers and followers. The "
+        "reports needs, and lists them. The oldest version that stays is stored whole "
+        "first, if it is not. May run beside publishers and followers. The "
         "records of all versions stay, so that the log is complete.",
     .examples = "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
                 "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n",

@@ -226,6 +226,11 @@ typedef struct dw_publish_options {
     const dw_version_source *first_source; /* of the version that open commits; NULL:
                                               none. Borrowed for the call */
     dw_baseline_memory baseline_memory;    /* for tensors on devices */
+    uint64_t n_keep;     /* whenever upkeep makes an anchor, old versions are dropped as
+                            dw_stream_collect does; the newest N_KEEP stay. 0: all stay. Not
+                            in a store that cannot create conditionally */
+    bool keep_shortcuts; /* anchors and folds stay when newer anchors supersede them. Else
+                            they are removed; every version stays reachable */
 } dw_publish_options;
 
 static inline void dw_publish_options_init(dw_publish_options *options)
@@ -357,6 +362,8 @@ typedef struct dw_publish_report {
                                one covers them */
     uint64_t waited_ms;     /* how long this and those publishes waited for the version
                                before */
+    bool removal_denied;    /* superseded anchors or old versions stay, because the store
+                               does not let this writer remove them */
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.

@@ -352,6 +352,8 @@ typedef struct dw_compact_options {
     const dw_sign_key *sign_key;
     dw_trust trust;
     unsigned n_threads;
+    uint64_t n_keep; /* these too are as in dw_publish_options */
+    bool keep_shortcuts;
 } dw_compact_options;
 
 static inline void dw_compact_options_init(dw_compact_options *options)
@@ -362,8 +364,9 @@ static inline void dw_compact_options_init(dw_compact_options *options)
     options->anchor_factor = 0.1;
 }
 
-/* Opens a compactor: a follower of the stream that adds folds and anchors to it. It may
- * run beside the publisher, followers, collections and other compactors, and be killed.
+/* Opens a compactor: a follower of the stream that adds folds and anchors to it, and
+ * removes those that newer anchors supersede. It may run beside the publisher, followers,
+ * collections and other compactors, and be killed.
  */
 DW_API dw_status dw_compactor_open(dw_compactor **out, dw_store *store,
                                    const dw_compact_options *options, dw_error *err);
@@ -381,6 +384,10 @@ typedef struct dw_collect_options {
     void (*removed)(void *context, const char *key, uint64_t n_bytes); /* may be NULL */
     void *context;
     dw_progress progress;
+    unsigned n_anchors;  /* of the anchors only this many of the newest stay, and those
+                            from which alone other versions are reached; and only the
+                            folds that begin at these newest or above. 0: all stay */
+    bool shortcuts_only; /* remove nothing but anchors and folds */
 } dw_collect_options;
 
 static inline void dw_collect_options_init(dw_collect_options *options)
@@ -403,7 +410,8 @@ typedef struct dw_collect_report {
                             lost, or the record is wrong. Nothing of versions above the
                             newest is ever removed. NULL: none; lives like HELD_BY */
     uint64_t ahead_version;
-    uint64_t reserved[2];
+    uint64_t wanted; /* the floor if every version had an anchor */
+    uint64_t reserved[1];
 } dw_collect_report;
 
 /* Removes the records and objects that no kept version and no listed follower needs. May

@@ -346,6 +346,9 @@ class PublishReport(NamedTuple):
     restarted: bool  # the newest version did not decode: this one has an anchor
     suspect_from: int | None  # the versions from this one to `version` - 1 may be wrong
     upkeep_behind: int  # for how many versions a fold or an anchor has been due
+    n_merged: int  # earlier publishes that this version covers
+    waited_ms: int  # how long these held their callers
+    removal_denied: bool  # superseded anchors stay: the store does not let this writer remove
 
 @final
 class Publisher:
@@ -396,6 +399,7 @@ class Publisher:
         files: _Path | Mapping[str, bytes | _Path] | None = None,
         baseline: Literal["device", "host"] = "device",
         agree: Callable[[memoryview], object] | None = None,
+        keep: int | None = None,
     ) -> Self:
         """`files`: the companion files of the next version (config.json, tokenizer files): a
         directory, from which those of the usual names are taken, or a mapping from names to

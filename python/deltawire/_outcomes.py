@@ -40,6 +40,7 @@ class Outcomes:
         self.is_merged = False  # the last publish waits for a next one, which covers it
         self._outage_since: float | None = None
         self._n_unchanged = 0  # versions in a row
+        self._was_denied = False  # to remove what is superseded
         self._has_published = native.created or native.opening is not None
         self.metrics = {"versions": 0, "bytes": 0, "merged_steps": 0, "waited_seconds": 0.0,
                         "outages": 0, "outage_seconds": 0.0}
@@ -124,6 +125,11 @@ class Outcomes:
             log.warning("publishing again: version %d covers %d steps that were not published. The "
                         "outage took %.0f s, training waited for %.1f s of it", report.version,
                         report.n_merged, seconds, report.waited_ms / 1000)
+        if report.removal_denied and not self._was_denied:
+            self._was_denied = True
+            warnings.warn("anchors that newer ones supersede stay in the store and are paid for: "
+                          "this trainer may not remove them (docs/STORES.md, section 4)",
+                          PublishWarning, stacklevel=2)
         _warn_damaged(report)
 
     def close(self, timeout: float | None) -> None:

@@ -67,11 +67,12 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "files",
                             "baseline",
                             "agree",
+                            "keep",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&O&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsO:Publisher", names,
+               "OO|$sO&O&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsOO&:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_timeout_arg, &o->max_wait_ms,
                dwpy_path_arg, &a->base, &a->base_name, &a->fork, dwpy_number_arg,
                &o->fork_version, dwpy_path_arg, &a->baseline_dir, dwpy_path_arg,
@@ -83,7 +84,7 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &o->job, dwpy_timeout_arg, &o->rank_timeout_ms, &o->sweep_every,
                &a->provenance, &a->publish_changed, &a->quantize.scheme,
                &a->quantize.keep, &a->quantize.also, &a->quantize.from_f32, &a->files,
-               &a->baseline, &a->agree) != 0;
+               &a->baseline, &a->agree, dwpy_number_arg, &o->n_keep) != 0;
 }
 
 /* The caller's function, on the thread that called the library. Its exception becomes the

@@ -13,6 +13,7 @@
 #include "publish/delta_upload.h"
 #include "publish/shortcut.h"
 #include "store/store.h"
+#include "inner.h"
 
 #define GROUP_BYTES (32u << 20) /* of weights, diffed at a time */
 #define MAX_TRIES   3
@@ -28,6 +29,10 @@ struct dw_compactor {
     dw_scratch_model model;
     dw_follower *follower; /* of `model`; NULL: nothing was due yet, or it failed */
     dw_edge made[2];       /* the newest fold and the newest anchor that it made */
+    uint64_t newest, seen; /* the newest anchor, and the head when it was first seen */
+    bool removal_denied;
+    dw_status fault; /* of the last removal, until it is taken */
+    dw_error error;
 };
 
 /* ---- cancelling ---- */
@@ -266,6 +271,22 @@ static bool find_made(dw_compactor *c, dw_edge *edge, const dw_objects *ours,
     return true;
 }
 
+/* The record exists. If it took long, newer anchors may have superseded it, and a
+ * collection may have taken the objects, which nothing named: then it goes, too. */
+static dw_status check_objects(dw_compactor *c, const dw_edge *made,
+                               const dw_objects *objects, dw_error *err)
+{
+    dw_status status = DW_OK;
+    for (size_t i = 0; status == DW_OK && i < objects->n; i++)
+        status = dw_store_stat(c->stream->store, objects->items[i].key, NULL, NULL, err);
+    if (status == DW_NOT_FOUND) {
+        char key[DW_KEY_TEXT];
+        dw_key_shortcut(key, made->to, made->from);
+        (void)dw_store_remove(c->stream->store, key, NULL);
+    }
+    return status;
+}
+
 /* Creates the record; FROM is NULL for an anchor. If the reply is lost, reads it. If
  * another process made the shortcut first, removes the objects: that one is as good. */
 static dw_status create(dw_compactor *c, const dw_position *from, const dw_position *to,
@@ -276,10 +297,14 @@ static dw_status create(dw_compactor *c, const dw_position *from, const dw_posit
                       dw_objects_bytes(objects), objects->n};
     dw_status status =
         dw_shortcut_create(c->stream, from, to, objects, c->options.sign_key, err);
+    if (status == DW_OK)
+        return check_objects(c, made, objects, err);
     if ((status != DW_CONFLICT && status != DW_UNAVAILABLE) ||
         !find_made(c, made, objects, &is_ours))
         return status;
-    for (size_t i = 0; !is_ours && i < objects->n; i++)
+    if (is_ours)
+        return check_objects(c, made, objects, err);
+    for (size_t i = 0; i < objects->n; i++)
         dw_store_remove(c->stream->store, objects->items[i].key, NULL);
     return DW_OK;
 }
@@ -382,6 +407,101 @@ static dw_status make(dw_compactor *c, const dw_edge *due, dw_edge *made,
     return status == DW_OK ? dw_hint_add(c->hint, c->stream, *made, err) : status;
 }
 
+/* ---- what is superseded ---- */
+
+/* Keeps what went wrong: it harms no anchor, and the next one tries again. */
+static void note(dw_compactor *c, dw_status status, const dw_error *error)
+{
+    if (status == DW_OK || status == DW_CANCELLED)
+        return;
+    c->removal_denied = c->removal_denied || status == DW_DENIED;
+    c->fault = status;
+    c->error = *error;
+}
+
+dw_status dw_compactor_make_floor(dw_compactor *c, uint64_t n_keep, uint64_t n_least,
+                                  const dw_progress *progress, dw_error *err)
+{
+    stopper state = {.outer = progress, .thread = pthread_self()};
+    const dw_progress stop = {ask, &state};
+    uint64_t floor = 0, wanted = 0;
+    dw_edge made;
+    dw_status status = dw_collect_floor(c->stream, n_keep, &floor, &wanted, err);
+    if (status == DW_OK && wanted > floor && wanted - floor >= n_least)
+        status =
+            make(c, &(dw_edge){.from = DW_NO_VERSION, .to = wanted}, &made, &stop, err);
+    return status;
+}
+
+/* Removes what the newest N_ANCHORS supersede, and with the last one the versions that
+ * are not to be kept. */
+static void retain(dw_compactor *c, unsigned n_anchors, const dw_progress *stop)
+{
+    const uint64_t n_keep = n_anchors > 1 ? c->options.n_keep : 0;
+    const dw_collect_options options = {
+        .struct_bytes = sizeof options,
+        .n_keep = n_keep > 0 ? n_keep : UINT64_MAX,
+        .n_anchors = c->options.keep_shortcuts ? 0 : n_anchors,
+        .shortcuts_only = n_keep == 0,
+        .progress = *stop,
+    };
+    dw_error error = {0};
+    dw_status status = DW_OK;
+    if (c->removal_denied || (n_keep == 0 && options.n_anchors == 0))
+        return;
+    /* an anchor for the floor alone is made only for as many versions as stay */
+    if (n_keep > 0)
+        status = dw_compactor_make_floor(c, n_keep, n_keep, stop, &error);
+    if (status == DW_OK)
+        status = dw_stream_collect(c->stream, &options, NULL, &error);
+    note(c, status, &error);
+}
+
+/* Whether an anchor is known that was superseded long enough ago to make room for the one
+ * that is due: after the newest was there, half as many versions came as it is old. A
+ * follower that fetches the older one had that time. Else both stay for now. */
+static bool may_make_room(dw_compactor *c, uint64_t due)
+{
+    uint64_t head;
+    const uint64_t newest = dw_hint_newest(c->hint, &head);
+    if (newest == DW_NO_VERSION || newest > due)
+        return false;
+    if (c->newest != newest) {
+        c->newest = newest;
+        c->seen = head;
+    }
+    return head - c->seen > (due - newest) / 2;
+}
+
+/* Makes an anchor or a fold that is due. */
+static dw_status make_due(dw_compactor *c, const dw_edge *due, dw_edge *made,
+                          const dw_progress *stop, dw_error *err)
+{
+    const bool is_anchor = due->from == DW_NO_VERSION;
+    if (is_anchor && may_make_room(c, due->to))
+        retain(c, 1, stop);
+    dw_status status = make(c, due, made, stop, err);
+    if (status != DW_OK || !is_anchor)
+        return status;
+    (void)may_make_room(c, due->to); /* takes a note of the newest */
+    retain(c, 2, stop);
+    return DW_OK;
+}
+
+dw_status dw_compactor_take_fault(dw_compactor *c, dw_error *err)
+{
+    const dw_status status = c->fault;
+    c->fault = DW_OK;
+    if (status == DW_DENIED)
+        return dw_fail(err, DW_DENIED, c->error.where,
+                       "anchors that newer ones supersede, and old versions, stay and "
+                       "are paid for: this process may not remove them. Allow it "
+                       "(docs/STORES.md, section 4), or run `deltawire gc` elsewhere");
+    if (status != DW_OK && err)
+        *err = c->error;
+    return status;
+}
+
 dw_status dw_compactor_step(dw_compactor *c, const dw_progress *progress, dw_edge *out,
                             dw_error *err)
 {
@@ -392,7 +512,7 @@ dw_status dw_compactor_step(dw_compactor *c, const dw_progress *progress, dw_edg
     bool is_due = status == DW_OK && dw_hint_due(c->hint, &c->rule, &due);
     for (unsigned tries = 0; is_due && tries < MAX_TRIES; tries++) {
         const dw_edge before = due;
-        status = make(c, &due, &made, &stop, err);
+        status = make_due(c, &due, &made, &stop, err);
         /* another compactor may have made a later anchor, and a collection may have taken
          * what is below it: then something else is due */
         is_due = dw_stream_passes_over(status) && look(c, NULL) == DW_OK &&
@@ -451,7 +571,7 @@ dw_status dw_compactor_open_with(dw_compactor **out, dw_store *store,
         return dw_fail_memory(err, NULL);
     dw_hint_init(&c->own_hint);
     c->hint = hint ? hint : &c->own_hint;
-    c->made[0].to = c->made[1].to = DW_NO_VERSION;
+    c->made[0].to = c->made[1].to = c->newest = DW_NO_VERSION;
     c->fork_store = fork_store;
     dw_status status = take_options(c, options, err);
     if (status == DW_OK)

@@ -162,6 +162,15 @@ dw_status dw_hint_add(dw_hint *h, dw_stream *s, dw_edge edge, dw_error *err)
     return status;
 }
 
+uint64_t dw_hint_newest(dw_hint *h, uint64_t *head)
+{
+    pthread_mutex_lock(&h->lock);
+    const uint64_t newest = dw_graph_newest_anchor(&h->graph);
+    *head = h->head;
+    pthread_mutex_unlock(&h->lock);
+    return newest;
+}
+
 /* ---- what is due ---- */
 
 /* The bytes of the cheapest route from FROM to the head. False if none is known. */

@@ -37,6 +37,9 @@ dw_status dw_hint_commit(dw_hint *hint, dw_stream *stream, uint64_t head,
 /* Adds a fold or an anchor, and puts the hint if that is new and of use. */
 dw_status dw_hint_add(dw_hint *hint, dw_stream *stream, dw_edge edge, dw_error *err);
 
+/* The newest anchor, or DW_NO_VERSION, and the head. */
+uint64_t dw_hint_newest(dw_hint *hint, uint64_t *head);
+
 /* When folds and anchors are due; 0: never. */
 typedef struct dw_due_rule {
     unsigned fold_every;   /* versions */

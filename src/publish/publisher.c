@@ -544,6 +544,7 @@ static void finish_job(dw_publisher *p, dw_status status, const dw_error *error,
     if (status != DW_OK)
         merge_job(&p->job);
     fate->report.upkeep_behind = dw_upkeep_behind(p);
+    fate->report.removal_denied = p->upkeep.denied;
     if (status == DW_OK)
         p->ranks.committed = p->job.turn;
     p->job.committing = false;

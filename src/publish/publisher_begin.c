@@ -29,10 +29,32 @@ static uint64_t group_bytes(const dw_publish_options *options)
     return wanted < LEAST_GROUP_BYTES ? LEAST_GROUP_BYTES : wanted;
 }
 
+/* Old versions go when an anchor is made. Where a commit can be replaced, its objects can
+ * only be told from leftovers if nobody writes. */
+static dw_status check_keep(const dw_publisher *p, bool conditional, dw_error *err)
+{
+    const dw_publish_options *o = &p->options;
+    if (o->n_keep == 0)
+        return DW_OK;
+    if (!conditional)
+        return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),
+                       "old versions cannot be dropped while a process writes, because "
+                       "this store cannot create an object only if it does not exist. "
+                       "Leave out `keep`, and run `deltawire gc` when nobody writes");
+    if (o->anchor_every == 0 && !(o->anchor_factor > 0))
+        return dw_fail(err, DW_INVALID, dw_store_url(p->store),
+                       "`keep` drops old versions when an anchor is made, and none are: "
+                       "set `anchor_factor` or `anchor_every`, or give `--keep` to the "
+                       "`deltawire compact` that makes them");
+    return DW_OK;
+}
+
 dw_status dw_publisher_check_store(dw_publisher *p, dw_error *err)
 {
     bool conditional;
     dw_status status = dw_store_conditional(p->store, &conditional, err);
+    if (status == DW_OK)
+        status = check_keep(p, conditional, err);
     if (status != DW_OK || conditional || p->options.single_writer)
         return status;
     return dw_fail(err, DW_UNSUPPORTED, dw_store_url(p->store),

@@ -5,6 +5,7 @@
 #include "publish/compact.h"
 #include "publish/publisher.h"
 #include "store/store.h"
+#include "inner.h"
 
 /* For dw_progress: not 0 if the work should stop. */
 static int is_cancelled(void *publisher, uint64_t n_done, uint64_t n_total)
@@ -43,6 +44,8 @@ static dw_status open_compactor(dw_compactor **out, dw_publisher *p, dw_error *e
     options.sign_key = p->options.sign_key;
     options.trust = p->options.trust;
     options.n_threads = 1;
+    options.n_keep = p->options.n_keep;
+    options.keep_shortcuts = p->options.keep_shortcuts;
     return dw_compactor_open_with(out, p->store, &options, &p->hint,
                                   p->options.fork_store, err);
 }
@@ -57,6 +60,22 @@ static void unpin_source(const dw_publisher *p)
     dw_fork_follower_id(id, p);
     dw_key_follower(key, id);
     (void)dw_store_remove(p->options.fork_store, key, NULL);
+}
+
+/* That nothing may be removed is kept apart: a person may want it so. */
+static void note_removal(dw_publisher *p, dw_compactor *c)
+{
+    dw_error error = {0};
+    const dw_status status = dw_compactor_take_fault(c, &error);
+    if (status != DW_DENIED) {
+        dw_upkeep_note(p, status, &error);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    if (!p->upkeep.denied)
+        p->upkeep.denial = error;
+    p->upkeep.denied = true;
+    pthread_mutex_unlock(&p->lock);
 }
 
 /* Makes what is due. */
@@ -74,6 +93,8 @@ static dw_status make_due(dw_publisher *p, dw_error *err)
             status = open_compactor(c, p, err);
         if (status == DW_OK)
             status = dw_compactor_step(*c, &stop, &made, err);
+        if (*c)
+            note_removal(p, *c);
         if (status == DW_OK && made.from == DW_NO_VERSION)
             unpin_source(p);
     }
@@ -219,6 +240,17 @@ dw_status dw_upkeep_take_fault(dw_publisher *p, dw_error *err)
     if (status != DW_OK && err)
         *err = p->upkeep.error;
     p->upkeep.status = DW_OK;
+    pthread_mutex_unlock(&p->lock);
+    return status;
+}
+
+dw_status dw_publisher_check_removal(dw_publisher *p, dw_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    const dw_status status = p->upkeep.denial.code;
+    if (status != DW_OK && err)
+        *err = p->upkeep.denial;
+    p->upkeep.denial = (dw_error){0};
     pthread_mutex_unlock(&p->lock);
     return status;
 }

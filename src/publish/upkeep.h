@@ -21,6 +21,8 @@ typedef struct dw_upkeep {
                            DW_NO_VERSION: nothing is due */
     dw_status status;   /* the last fault; dw_publisher_drain reports it */
     dw_error error;
+    bool denied;     /* what is superseded may not be removed */
+    dw_error denial; /* until it is taken */
 } dw_upkeep;
 
 dw_status dw_upkeep_start(dw_publisher *p, dw_error *err);

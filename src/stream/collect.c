@@ -14,7 +14,9 @@
  * Only commit N can name an object of version N. If N is not above the head, that commit
  * exists, so an object that it does not name is a leftover. An object of a shortcut can
  * still be named by a record that is written later, so it stays until the floor has
- * passed it.
+ * passed it, or newer anchors have.
+ *
+ * Superseded anchors and folds are removed above the floor, too, if that is asked for.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,6 +34,8 @@
 #include "stream/stream.h"
 #include "stream/verify_object.h"
 
+#define MAX_TRIES 3
+
 typedef enum object_mark {
     UNNAMED = 0,
     STAYS, /* a kept record names it */
@@ -40,8 +44,9 @@ typedef enum object_mark {
 
 typedef struct anchor {
     uint64_t version;
-    bool is_known; /* whether it is good */
-    bool is_good;  /* its record is valid, and all that it names is listed */
+    bool is_known;  /* whether it is good */
+    bool is_good;   /* its record is valid, and all that it names is listed */
+    bool is_needed; /* versions that stay are reached only from it */
 } anchor;
 
 typedef struct collection {
@@ -61,6 +66,7 @@ typedef struct collection {
     char follower[65];
 
     uint64_t floor;
+    uint64_t cutoff; /* shortcuts that begin below it are superseded; 0: none are */
     dw_error bad;    /* what is wrong with an anchor that cannot be the floor */
     uint64_t n_done; /* bytes removed */
 } collection;
@@ -223,6 +229,8 @@ static dw_status choose_floor(collection *c, dw_error *err)
 {
     uint64_t keep = c->head >= c->options->n_keep ? c->head - c->options->n_keep + 1 : 0;
     uint64_t limit = keep < c->lowest_follower ? keep : c->lowest_follower;
+    limit = limit < c->head ? limit : c->head;
+    c->report.wanted = limit;
     uint64_t kept = 0, any = 0; /* anchors that only a follower or --keep holds back */
     dw_status status = highest_anchor(c, &c->floor, 0, limit, err);
     if (status != DW_OK)
@@ -279,12 +287,97 @@ static dw_status report_floor(collection *c, dw_error *err)
     return status;
 }
 
+/* ---- superseded shortcuts ---- */
+
+/* Whether the objects of version 0, the whole model, are all there. A collection removes
+ * them before those of any later commit, so then all deltas are there, too. */
+static dw_status has_first(const collection *c, bool *has, dw_error *err)
+{
+    dw_commit_record commit;
+    dw_status status = dw_stream_read_commit(c->stream, 0, &commit, err);
+    *has = status == DW_OK && commit.content == DW_CONTENT_ANCHOR;
+    if (status != DW_OK)
+        return dw_stream_stops(status) ? status : DW_OK;
+    for (size_t i = 0; *has && i < commit.objects.n; i++)
+        *has = dw_listing_has(&c->objects, &commit.objects.items[i]);
+    dw_commit_record_release(&commit);
+    return DW_OK;
+}
+
+/* Whether no delta leads to the version, or may lead to it: then its anchor stays. */
+static dw_status is_restart(const collection *c, uint64_t version, bool *is,
+                            dw_error *err)
+{
+    dw_commit_record commit;
+    dw_status status = dw_stream_read_commit(c->stream, version, &commit, err);
+    *is = status != DW_OK || commit.restart;
+    if (status == DW_OK)
+        dw_commit_record_release(&commit);
+    return dw_stream_stops(status) ? status : DW_OK;
+}
+
+/* Whether ANCHOR is needed. *HAS_START: what the versions before it are reached from is
+ * there; a good anchor is that for those after it. */
+static dw_status judge_need(collection *c, anchor *a, bool *has_start, dw_error *err)
+{
+    dw_status status = is_restart(c, a->version, &a->is_needed, err);
+    if (status == DW_OK && (a->is_needed || !*has_start) && !a->is_known)
+        status = judge_anchor(c, a, err);
+    if (status != DW_OK)
+        return status;
+    a->is_needed = a->is_needed || (!*has_start && a->is_good);
+    *has_start = *has_start || a->is_good;
+    if (a->is_needed && !a->is_good) /* nobody knows which objects are its own */
+        c->cutoff = a->version;
+    return DW_OK;
+}
+
+/* The newest good anchors stay, and those that versions which stay are reached from: all
+ * deltas stay, so these are the first one, unless version 0 is whole, and those of
+ * restarts. */
+static dw_status find_superseded(collection *c, dw_error *err)
+{
+    unsigned n_newest = c->options->n_anchors;
+    bool has_start = c->floor > 0;
+    dw_status status = DW_OK;
+    c->cutoff = 0;
+    for (size_t i = c->n_anchors; status == DW_OK && n_newest > 0 && i-- > 0;) {
+        anchor *a = &c->anchors[i];
+        a->is_needed = a->version == c->floor && c->floor > 0;
+        status = a->is_known ? DW_OK : judge_anchor(c, a, err);
+        if (status == DW_OK && a->is_good && --n_newest == 0)
+            c->cutoff = a->version;
+    }
+    if (status == DW_OK && c->cutoff > 0 && !has_start)
+        status = has_first(c, &has_start, err);
+    for (size_t i = 0;
+         status == DW_OK && i < c->n_anchors && c->anchors[i].version < c->cutoff; i++) {
+        anchor *a = &c->anchors[i];
+        a->is_needed = a->version == c->floor && c->floor > 0;
+        if (a->version > c->floor)
+            status = judge_need(c, a, &has_start, err);
+    }
+    return status;
+}
+
+static bool is_superseded(const collection *c, const dw_edge *shortcut)
+{
+    const bool is_anchor = shortcut->from == DW_NO_VERSION;
+    if ((is_anchor ? shortcut->to : shortcut->from) >= c->cutoff)
+        return false;
+    for (size_t i = 0; is_anchor && i < c->n_anchors; i++)
+        if (c->anchors[i].version == shortcut->to)
+            return !c->anchors[i].is_needed;
+    return true;
+}
+
 /* ---- what stays ---- */
 
 static bool shortcut_stays(const collection *c, const dw_edge *shortcut)
 {
     return shortcut->to >= c->floor &&
-           (shortcut->from == DW_NO_VERSION || shortcut->from >= c->floor);
+           (shortcut->from == DW_NO_VERSION || shortcut->from >= c->floor) &&
+           !is_superseded(c, shortcut);
 }
 
 static void mark(collection *c, const dw_objects *objects, object_mark as)
@@ -296,13 +389,16 @@ static void mark(collection *c, const dw_objects *objects, object_mark as)
     }
 }
 
-/* Marks the objects of the shortcuts [BEGIN, END), which lead to one version. */
+/* Marks the objects of the shortcuts [BEGIN, END), which lead to one version. Those of
+ * superseded ones go by their names. */
 static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t i = begin; status == DW_OK && i < end; i++) {
         const dw_edge *edge = &c->shortcuts.edges[i];
         dw_shortcut_record shortcut;
+        if (edge->to < c->cutoff && !shortcut_stays(c, edge))
+            continue;
         status = dw_stream_read_shortcut(c->stream, edge->to, edge->from, &shortcut, err);
         if (status == DW_OK) {
             mark(c, &shortcut.objects, shortcut_stays(c, edge) ? STAYS : GOES);
@@ -316,14 +412,15 @@ static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_e
 }
 
 /* Objects of shortcuts to versions below the floor are removed by their names. Above it,
- * a shortcut is removed if it begins below the floor, together with the objects in its
- * record. */
+ * a shortcut is removed if it begins below the floor, or is superseded, together with the
+ * objects in its record. Below the newest anchors that also goes for objects that no
+ * record names: a maker looks for its objects after it has put the record. */
 static dw_status mark_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
     size_t end, begin = dw_edges_find(c->shortcuts.edges, c->shortcuts.n, c->floor);
     for (; status == DW_OK && begin < c->shortcuts.n; begin = end) {
-        bool crosses = false;
+        bool crosses = c->shortcuts.edges[begin].to < c->cutoff;
         for (end = begin; end < c->shortcuts.n &&
                           c->shortcuts.edges[end].to == c->shortcuts.edges[begin].to;
              end++)
@@ -390,7 +487,9 @@ static bool may_go(const collection *c, const dw_listed *item)
     bool of_shortcut;
     if (item->mark == STAYS || !dw_key_is_object(item->key, &version, &of_shortcut))
         return false;
-    return of_shortcut ? item->mark == GOES || version < c->floor : version <= c->head;
+    if (!of_shortcut)
+        return version <= c->head && !c->options->shortcuts_only;
+    return item->mark == GOES || version < c->floor || version < c->cutoff;
 }
 
 /* ---- the anchor at the floor ---- */
@@ -478,13 +577,15 @@ static dw_status choose_good_floor(collection *c, dw_error *err)
     dw_status status = DW_OK;
     while (status == DW_OK && !good) {
         status = choose_floor(c, err);
+        if (status == DW_OK)
+            status = find_superseded(c, err);
         for (size_t i = 0; i < c->objects.n; i++)
             c->objects.items[i].mark = UNNAMED;
         if (status == DW_OK)
             status = mark_shortcuts(c, err);
-        if (status == DW_OK)
+        if (status == DW_OK && !c->options->shortcuts_only)
             status = mark_commits(c, err);
-        if (status == DW_OK)
+        if (status == DW_OK && !c->options->shortcuts_only)
             status = dw_collect_mark_files(&c->files, c->stream, c->floor, c->head, err);
         if (status == DW_OK)
             status = try_floor(c, &good, err);
@@ -518,7 +619,37 @@ static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
     return DW_OK;
 }
 
-/* Shortcuts that end or begin below the floor. */
+/* Another collection may have picked this anchor, which is superseded, as its floor. It
+ * puts its floor first and then looks for the anchor's record; this one does it the other
+ * way round. So one of them sees the other, and the anchor stays or is not the floor. */
+static dw_status remove_anchor(collection *c, const dw_edge *edge, const char *key,
+                               dw_error *err)
+{
+    dw_store *store = c->stream->store;
+    dw_writer record = {0};
+    uint64_t floor = 0;
+    dw_status status = dw_store_get_all(store, key, DW_RECORD_BYTES, &record, err);
+    if (status == DW_NOT_FOUND)
+        return DW_OK; /* another one was faster */
+    if (status == DW_OK)
+        status = remove_key(c, key, 0, err);
+    const bool is_gone = status == DW_OK && !c->options->dry_run;
+    if (is_gone)
+        status = dw_stream_floor(c->stream, &floor, err);
+    if (is_gone && (status != DW_OK || floor == edge->to)) {
+        dw_status back = dw_store_put_bytes(store, key, record.bytes, record.n_bytes,
+                                            DW_PUT_CREATE, status == DW_OK ? err : NULL);
+        if (status == DW_OK && back != DW_CONFLICT)
+            status = back;
+        for (size_t i = 0; i < c->objects.n; i++)
+            if (dw_key_is_of(c->objects.items[i].key, edge->to))
+                c->objects.items[i].mark = STAYS;
+    }
+    dw_writer_release(&record);
+    return status;
+}
+
+/* Shortcuts that end or begin below the floor, or are superseded. */
 static dw_status remove_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
@@ -526,9 +657,30 @@ static dw_status remove_shortcuts(collection *c, dw_error *err)
         const dw_edge *shortcut = &c->shortcuts.edges[i];
         char key[DW_KEY_TEXT];
         dw_key_shortcut(key, shortcut->to, shortcut->from);
-        if (!shortcut_stays(c, shortcut))
-            status = remove_key(c, key, 0, err);
+        if (shortcut_stays(c, shortcut))
+            continue;
+        status = shortcut->from == DW_NO_VERSION && shortcut->to > c->floor
+                     ? remove_anchor(c, shortcut, key, err)
+                     : remove_key(c, key, 0, err);
     }
+    return status;
+}
+
+/* Whether another collection took the anchor at the floor, as superseded, before it saw
+ * the floor. A collection that has a higher floor does no harm. */
+static dw_status lost_floor(collection *c, bool *lost, dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    uint64_t now;
+    *lost = false;
+    if (c->floor == 0 || c->options->dry_run)
+        return DW_OK;
+    dw_key_shortcut(key, c->floor, DW_NO_VERSION);
+    dw_status status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
+    if (status != DW_NOT_FOUND)
+        return status;
+    status = dw_stream_floor(c->stream, &now, err);
+    *lost = now <= c->floor;
     return status;
 }
 
@@ -545,12 +697,38 @@ static dw_status remove_objects(collection *c, dw_error *err)
         if (item->mark != 0)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
-    for (size_t i = 0; status == DW_OK && i < c->receipts.n; i++) {
+    for (size_t i = 0;
+         status == DW_OK && !c->options->shortcuts_only && i < c->receipts.n; i++) {
         const dw_listed *item = &c->receipts.items[i];
         uint64_t epoch;
         if (dw_key_is_receipt(item->key, &epoch) && epoch < c->epoch)
             status = remove_key(c, item->key, item->n_bytes, err);
     }
+    return status;
+}
+
+/* *AGAIN: the anchor at the floor went before anything else did. */
+static dw_status collect_once(dw_stream *stream, const dw_collect_options *options,
+                              dw_collect_report *report, bool *again, dw_error *err)
+{
+    collection c = {.stream = stream, .options = options};
+    c.report.bad_anchor = DW_NO_VERSION;
+    *again = false;
+    dw_status status = look(&c, err);
+    if (status == DW_OK)
+        status = choose_good_floor(&c, err);
+    if (status == DW_OK && !options->dry_run)
+        status = report_floor(&c, err);
+    if (status == DW_OK)
+        status = lost_floor(&c, again, err);
+    if (status == DW_OK && !*again)
+        status = remove_shortcuts(&c, err);
+    if (status == DW_OK && !*again)
+        status = remove_objects(&c, err);
+    if (status == DW_OK && !*again && !options->dry_run)
+        status = report_floor(&c, err);
+    *report = c.report;
+    release(&c);
     return status;
 }
 
@@ -564,21 +742,25 @@ dw_status dw_stream_collect(dw_stream *stream, const dw_collect_options *given,
     if (options.n_keep == 0)
         return dw_fail(err, DW_INVALID, dw_store_url(stream->store),
                        "at least one version must be kept");
-    collection c = {.stream = stream, .options = &options};
-    c.report.bad_anchor = DW_NO_VERSION;
-    status = look(&c, err);
-    if (status == DW_OK)
-        status = choose_good_floor(&c, err);
-    if (status == DW_OK && !options.dry_run)
-        status = report_floor(&c, err);
-    if (status == DW_OK)
-        status = remove_shortcuts(&c, err);
-    if (status == DW_OK)
-        status = remove_objects(&c, err);
-    if (status == DW_OK && !options.dry_run)
-        status = report_floor(&c, err);
+    dw_collect_report found = {0};
+    bool again = true;
+    for (unsigned tries = 0; status == DW_OK && again && tries < MAX_TRIES; tries++)
+        status = collect_once(stream, &options, &found, &again, err);
     if (report)
-        *report = c.report;
+        *report = found;
+    return status;
+}
+
+dw_status dw_collect_floor(dw_stream *stream, uint64_t n_keep, uint64_t *floor,
+                           uint64_t *wanted, dw_error *err)
+{
+    const dw_collect_options options = {.struct_bytes = sizeof options, .n_keep = n_keep};
+    collection c = {.stream = stream, .options = &options};
+    dw_status status = look(&c, err);
+    if (status == DW_OK)
+        status = choose_floor(&c, err);
+    *floor = c.report.floor;
+    *wanted = c.report.wanted;
     release(&c);
     return status;
 }

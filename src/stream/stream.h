@@ -146,4 +146,11 @@ dw_status dw_route_step_read(dw_route_step *out, dw_stream *stream, const dw_edg
                              dw_commit_record *commit, dw_error *err);
 void dw_route_step_release(dw_route_step *step);
 
+/* ---- collect.c ---- */
+
+/* What a collection that keeps N_KEEP versions finds: its floor, and the one that it
+ * would have if every version had an anchor. Nothing is checked or removed. */
+dw_status dw_collect_floor(dw_stream *stream, uint64_t n_keep, uint64_t *floor,
+                           uint64_t *wanted, dw_error *err);
+
 #endif

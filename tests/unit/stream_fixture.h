@@ -16,7 +16,10 @@
 #include "stream/stream.h"
 #include "unit/random_model.h"
 
+#ifndef FIXTURE_VERSIONS
 #define FIXTURE_VERSIONS 64
+#define FIXTURE_ROWS     60
+#endif
 
 typedef struct fixture {
     char url[64];
@@ -40,7 +43,7 @@ typedef struct fixture {
 static inline model fixture_model(void)
 {
     model m = model_new(4);
-    model_set(&m, 0, "layer.weight", DW_BF16, 2, (const uint64_t[]){60, 70}, 0);
+    model_set(&m, 0, "layer.weight", DW_BF16, 2, (const uint64_t[]){FIXTURE_ROWS, 70}, 0);
     model_set(&m, 1, "bias", DW_F32, 1, (const uint64_t[]){500}, 0);
     model_set(&m, 2, "count", DW_U8, 3, (const uint64_t[]){3, 5, 7}, 0);
     model_set(&m, 3, "empty", DW_F16, 2, (const uint64_t[]){0, 5}, 0);
@@ -88,7 +91,7 @@ static inline void fixture_publish(fixture *x)
     x->at[x->n++] = model_copy(&x->live, false);
 }
 
-/* N versions above 0; anchors each ANCHOR_EVERY (0: none), folds over FOLD. */
+/* N versions above 0; anchors each ANCHOR_EVERY (0: none), folds over FOLD. All stay. */
 static inline void fixture_make(fixture *x, const char *url, unsigned n_versions,
                                 unsigned anchor_every, unsigned fold)
 {
@@ -98,6 +101,7 @@ static inline void fixture_make(fixture *x, const char *url, unsigned n_versions
     options.anchor_every = anchor_every;
     options.anchor_factor = 0;
     options.spool_dir = "/tmp";
+    options.keep_shortcuts = true;
     fixture_open(x, url, &options);
     for (unsigned v = 1; v <= n_versions; v++)
         fixture_publish(x);

@@ -1,0 +1,518 @@
+/* labels: slow */
+/* What a writer keeps by itself: anchors and folds go when newer ones supersede them,
+ * every version stays reachable, and nobody who follows at the same time is harmed. */
+#define FIXTURE_VERSIONS 320
+#define FIXTURE_ROWS     600
+
+#include "store/fault_store.h"
+#include "unit/stream_fixture.h"
+#include "unit/temp_dir.h"
+#include "inner.h"
+
+typedef struct sizes {
+    uint64_t whole;  /* version 0 and anchors */
+    uint64_t deltas; /* of commits */
+    uint64_t folds;
+    unsigned n_anchors;
+} sizes;
+
+static dw_status add_size(void *context, const dw_store_entry *entry, dw_error *err)
+{
+    (void)err;
+    sizes *s = context;
+    uint64_t version;
+    bool of_shortcut;
+    assert_true(dw_key_is_object(entry->key, &version, &of_shortcut));
+    if (strstr(entry->key, "-fold-"))
+        s->folds += entry->n_bytes;
+    else if (of_shortcut || version == 0)
+        s->whole += entry->n_bytes;
+    else
+        s->deltas += entry->n_bytes;
+    s->n_anchors += strstr(entry->key, "-anchor-0000.") != NULL;
+    return DW_OK;
+}
+
+static sizes sizes_of(fixture *x, dw_store *store)
+{
+    sizes s = {0};
+    assert_fine(x, dw_store_list(store, "objects/", NULL, add_size, &s, &x->err));
+    return s;
+}
+
+/* Without the deltas: less than four models. */
+static void assert_bound(fixture *x, dw_store *store)
+{
+    const sizes s = sizes_of(x, store);
+    assert_true(s.whole + s.folds < 4 * model_bytes(&x->live));
+}
+
+/* The hint names only edges that are there. */
+static void assert_hint(fixture *x)
+{
+    dw_stream *s;
+    dw_latest_record latest;
+    assert_fine(x, dw_stream_open(&s, x->store, NULL, &x->err));
+    assert_fine(x, dw_stream_read_latest(s, &latest, &x->err));
+    for (size_t i = 0; i < latest.n_edges; i++) {
+        dw_route_step step;
+        assert_fine(x, dw_route_step_read(&step, s, &latest.edges[i], NULL, &x->err));
+        for (size_t k = 0; k < step.objects.n; k++)
+            assert_true(fixture_has(x, step.objects.items[k].key));
+        dw_route_step_release(&step);
+    }
+    dw_latest_record_release(&latest);
+    dw_stream_close(s);
+}
+
+/* Nothing is missing or left over. */
+static void assert_whole(fixture *x, dw_store *store)
+{
+    dw_verify_report found;
+    fixture_verify(x, store, &found);
+    assert_int_equal(found.n_faults, 0);
+    assert_int_equal(found.n_unnamed, 0);
+}
+
+static dw_publish_options writing(unsigned anchor_every)
+{
+    dw_publish_options options;
+    dw_publish_options_init(&options);
+    options.spool_dir = temp_dir;
+    options.n_threads = 1;
+    options.anchor_every = anchor_every;
+    if (anchor_every > 0)
+        options.anchor_factor = 0;
+    return options;
+}
+
+static void publish(fixture *x, unsigned n)
+{
+    while (n-- > 0)
+        fixture_publish(x);
+}
+
+/* ---- a long stream ---- */
+
+/* At each put of an object: what is stored just then. */
+static store_fault look(void *context, uint64_t n, const char *operation, const char *key)
+{
+    (void)n;
+    fixture *x = context;
+    if (strcmp(operation, "put") == 0 && strstr(key, "ways/"))
+        assert_bound(x, x->store);
+    return STORE_FAULT_NONE;
+}
+
+/* The defaults: also while an anchor is stored beside the older ones, there are less than
+ * four models besides the deltas. */
+static void test_long(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_store *watched;
+    dw_publish_options options = writing(0);
+    fixture_open(&x, "mem:retain-long", &options);
+    dw_publisher_close(x.publisher);
+    const store_fault_plan plan = {.choose = look, .context = &x};
+    assert_fine(&x, fault_store_new(&watched, x.store, &plan, &x.err));
+    assert_fine(&x, dw_publisher_open(&x.publisher, watched, x.live.tensors, x.live.n,
+                                      &options, &x.err));
+    unsigned n_seen = 0;
+    for (unsigned i = 0; i < 300; i++) {
+        publish(&x, 1);
+        const sizes s = sizes_of(&x, x.store);
+        assert_bound(&x, x.store);
+        assert_true(s.n_anchors <= 2);
+        n_seen += s.n_anchors == 2;
+        if (i % 60 == 59)
+            assert_hint(&x);
+    }
+    assert_true(n_seen > 200);
+    assert_whole(&x, x.store);
+    dw_follow_report report;
+    for (uint64_t v = 0; v < x.n; v += v % 50 < 3 ? 1 : 7)
+        assert_fine(&x, fixture_pull(&x, x.store, v, &report));
+    assert_fine(&x, fixture_pull(&x, x.store, x.n - 1, &report));
+    assert_true(report.n_steps < 20);
+    assert_int_equal(count_files(temp_dir), 0);
+    dw_publisher_close(x.publisher);
+    x.publisher = NULL;
+    dw_store_close(watched);
+    fixture_close(&x);
+}
+
+/* Each version has a process of its own, which knows nothing of the one before. */
+static void test_processes(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_publish_options options = writing(0);
+    fixture_open(&x, "mem:retain-processes", &options);
+    for (unsigned i = 0; i < 40; i++) {
+        dw_publisher_close(x.publisher);
+        assert_fine(&x, dw_publisher_open(&x.publisher, x.store, x.live.tensors, x.live.n,
+                                          &options, &x.err));
+        publish(&x, 1);
+        const sizes s = sizes_of(&x, x.store);
+        assert_bound(&x, x.store);
+        assert_true(s.n_anchors <= 2);
+    }
+    for (uint64_t v = 0; v < x.n; v++)
+        assert_fine(&x, fixture_pull(&x, x.store, v, NULL));
+    assert_whole(&x, x.store);
+    fixture_close(&x);
+}
+
+/* Without version 0 in the stream the first anchor stays, and so does that of a restart:
+ * nothing else leads to the versions after it. */
+static void test_needed(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_publish_options options = writing(4);
+    options.first = DW_FIRST_BASE;
+    options.base_name = "base";
+    fixture_open(&x, "mem:retain-needed", &options);
+    publish(&x, 21);
+    dw_publisher_close(x.publisher);
+    dw_repair_report repaired;
+    model_change(&x.live, 300);
+    assert_fine(
+        &x, dw_stream_repair(x.store, x.live.tensors, x.live.n, NULL, &repaired, &x.err));
+    assert_int_equal(repaired.version, x.n);
+    x.at[x.n++] = model_copy(&x.live, false);
+    assert_fine(&x, dw_publisher_open(&x.publisher, x.store, x.live.tensors, x.live.n,
+                                      &options, &x.err));
+    publish(&x, 20);
+    assert_int_equal(sizes_of(&x, x.store).n_anchors, 4);
+    for (uint64_t v = 4; v < x.n; v++)
+        assert_fine(&x, fixture_pull(&x, x.store, v, NULL));
+    assert_whole(&x, x.store);
+    fixture_close(&x);
+}
+
+/* ---- others at the same time ---- */
+
+typedef struct meanwhile {
+    fixture *x;
+    dw_store *store;
+    const char *part; /* of the keys that count; NULL: all */
+    uint64_t at, n;
+    unsigned n_left; /* how often it happens */
+    void (*happen)(struct meanwhile *);
+    store_fault kind;
+} meanwhile;
+
+static store_fault choose(void *context, uint64_t n, const char *operation,
+                          const char *key)
+{
+    (void)n;
+    meanwhile *m = context;
+    if (m->part && (strcmp(operation, "get") != 0 || !strstr(key, m->part)))
+        return STORE_FAULT_NONE;
+    if (m->n++ < m->at)
+        return STORE_FAULT_NONE;
+    if (m->n_left > 0) {
+        m->n_left--;
+        if (m->happen)
+            m->happen(m);
+        return m->happen ? STORE_FAULT_NONE : m->kind;
+    }
+    return STORE_FAULT_NONE;
+}
+
+static dw_store *amid(meanwhile *m)
+{
+    dw_store *store;
+    const store_fault_plan plan = {.choose = choose, .context = m};
+    m->n = 0;
+    assert_fine(m->x, fault_store_new(&store, m->store, &plan, &m->x->err));
+    return store;
+}
+
+static void publish_meanwhile(meanwhile *m)
+{
+    publish(m->x, 12); /* three anchors */
+}
+
+/* While a joiner reads an anchor, newer ones come and that one goes; and the next one
+ * that it takes, too. It arrives, from nothing or from a version far behind. */
+static void test_slow_joiner(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        fixture x;
+        char url[64];
+        const dw_publish_options options = writing(4);
+        snprintf(url, sizeof url, "mem:retain-joiner-%u", i);
+        fixture_open(&x, url, &options);
+        publish(&x, 30);
+        meanwhile m = {.x = &x,
+                       .store = x.store,
+                       .part = "-anchor-",
+                       .n_left = 1 + i / 2,
+                       .happen = publish_meanwhile};
+        dw_store *store = amid(&m);
+        model memory = model_copy(&x.at[1], false);
+        dw_follow_options follow;
+        dw_follow_options_init(&follow);
+        follow.tensors = memory.tensors;
+        follow.n_tensors = memory.n;
+        follow.tensors_empty = i % 2 == 0;
+        follow.at = i % 2 == 0 ? DW_NO_VERSION : 1;
+        follow.n_threads = 1;
+        dw_follower *f = NULL;
+        dw_follow_report report;
+        assert_fine(&x, dw_follower_open(&f, store, &follow, &x.err));
+        assert_fine(&x, dw_follower_sync(f, 30, NULL, &report, &x.err));
+        assert_int_equal(m.n_left, i % 2 == 0 ? 0 : m.n_left);
+        assert_true(model_equal(&memory, &x.at[30]));
+        assert_fine(&x, dw_follower_sync(f, DW_NEWEST, NULL, &report, &x.err));
+        assert_true(model_equal(&memory, &x.at[x.n - 1]));
+        dw_follower_close(f);
+        model_free(&memory);
+        dw_store_close(store);
+        fixture_close(&x);
+    }
+}
+
+static void collect(fixture *x, dw_store *store, uint64_t n_keep, unsigned n_anchors,
+                    dw_status *status, dw_collect_report *report)
+{
+    dw_stream *s;
+    const dw_collect_options options = {.struct_bytes = sizeof options,
+                                        .n_keep = n_keep > 0 ? n_keep : UINT64_MAX,
+                                        .n_anchors = n_anchors,
+                                        .shortcuts_only = n_keep == 0};
+    *status = dw_stream_open(&s, store, NULL, &x->err);
+    if (*status == DW_OK)
+        *status = dw_stream_collect(s, &options, report, &x->err);
+    report->held_by = NULL;
+    dw_stream_close(s);
+}
+
+/* The other one keeps five versions, or removes all that the newest anchor supersedes. */
+static void other_meanwhile(meanwhile *m)
+{
+    dw_status status;
+    dw_collect_report report;
+    collect(m->x, m->store, m->kind == STORE_FAULT_NONE ? 5 : 0, 1, &status, &report);
+    assert_fine(m->x, status);
+}
+
+/* One collection drops old versions, and the other one removes superseded anchors, one of
+ * which is the floor that the first has picked. */
+static void test_two_collections(void **state)
+{
+    (void)state;
+    fixture x;
+    fixture_make(&x, "mem:retain-two", 14, 4, 2); /* anchors of 4, 8, 12; folds */
+    for (unsigned i = 0; i < 2; i++) {
+        meanwhile m = {.x = &x, .happen = other_meanwhile};
+        m.kind = i ? STORE_FAULT_NONE : STORE_FAULT_FAIL;
+        do {
+            dw_status status;
+            dw_collect_report report;
+            uint64_t floor;
+            dw_stream *s;
+            m.store = fixture_clone(&x);
+            m.n_left = 1;
+            dw_store *store = amid(&m);
+            collect(&x, store, i ? 0 : 5, 1, &status, &report);
+            assert_fine(&x, status);
+            dw_store_close(store);
+            assert_fine(&x, dw_stream_open(&s, m.store, NULL, &x.err));
+            assert_fine(&x, dw_stream_floor(s, &floor, &x.err));
+            dw_stream_close(s);
+            assert_true(floor == 0 || floor == 8);
+            for (uint64_t v = floor; v < x.n; v++)
+                assert_fine(&x, fixture_pull(&x, m.store, v, NULL));
+            dw_store_close(m.store);
+            m.at++;
+        } while (m.n_left == 0);
+        assert_true(m.at > 15);
+    }
+    fixture_close(&x);
+}
+
+/* A compactor that is killed at any instant, while it makes an anchor and removes what is
+ * superseded: all versions are there, and the next one leaves nothing over. */
+static void test_killed(void **state)
+{
+    (void)state;
+    fixture x;
+    fixture_make(&x, "mem:retain-killed", 14, 4, 2);
+    const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_LOST};
+    for (unsigned i = 0; i < 2; i++) {
+        meanwhile m = {.x = &x, .kind = kinds[i]};
+        for (bool is_over = false; !is_over; m.at++) {
+            dw_compactor *c;
+            dw_edge made = {0};
+            dw_compact_options options;
+            dw_compact_options_init(&options);
+            options.work_dir = temp_dir;
+            options.anchor_factor = 0;
+            options.anchor_every = 2;
+            options.n_threads = 1;
+            m.store = fixture_clone(&x);
+            m.n_left = UINT_MAX; /* it never comes back */
+            for (unsigned next = 0; next < 2; next++) {
+                dw_store *store = next ? m.store : amid(&m);
+                dw_status status = dw_compactor_open(&c, store, &options, &x.err);
+                if (status == DW_OK)
+                    status = dw_compactor_step(c, NULL, &made, &x.err);
+                dw_compactor_close(c);
+                if (!next)
+                    dw_store_close(store);
+                is_over = m.n_left == UINT_MAX;
+                if (next)
+                    assert_fine(&x, status);
+                for (uint64_t v = 0; v < x.n; v += next ? 1 : 3)
+                    assert_fine(&x, fixture_pull(&x, m.store, v, NULL));
+                options.anchor_every = 1;
+            }
+            /* the anchor may have been made before the kill: then only the next one that
+             * is made removes the rest */
+            dw_status status;
+            dw_collect_report report;
+            collect(&x, m.store, 0, 2, &status, &report);
+            assert_fine(&x, status);
+            assert_bound(&x, m.store);
+            for (uint64_t v = 0; v < x.n; v++)
+                assert_fine(&x, fixture_pull(&x, m.store, v, NULL));
+            dw_store_close(m.store);
+        }
+        assert_true(m.at > 30);
+    }
+    fixture_close(&x);
+}
+
+/* ---- old versions ---- */
+
+/* The newest N stay, and at most about three times as many are stored; a follower behind
+ * the floor joins again by an anchor. */
+static void test_keep(void **state)
+{
+    (void)state;
+    static const unsigned keeps[] = {1, 5, 12, 30};
+    for (unsigned i = 0; i < sizeof keeps / sizeof *keeps; i++) {
+        fixture x;
+        char url[64];
+        dw_publish_options options = writing(4);
+        options.n_keep = keeps[i];
+        snprintf(url, sizeof url, "mem:retain-keep-%u", keeps[i]);
+        fixture_open(&x, url, &options);
+        model memory = model_copy(&x.at[0], false);
+        dw_follow_options follow;
+        dw_follow_options_init(&follow);
+        follow.tensors = memory.tensors;
+        follow.n_tensors = memory.n;
+        follow.at = 0;
+        follow.n_threads = 1;
+        dw_follower *f = NULL;
+        dw_follow_report report;
+        assert_fine(&x, dw_follower_open(&f, x.store, &follow, &x.err));
+        publish(&x, 100);
+        dw_stream *s;
+        uint64_t floor;
+        assert_fine(&x, dw_stream_open(&s, x.store, NULL, &x.err));
+        assert_fine(&x, dw_stream_floor(s, &floor, &x.err));
+        dw_stream_close(s);
+        assert_in_range(floor, 100 - 2 * keeps[i] - 10, 100 + 1 - keeps[i]);
+        assert_int_equal(fixture_pull(&x, x.store, floor - 1, NULL), DW_NOT_FOUND);
+        for (uint64_t v = floor; v < x.n; v++)
+            assert_fine(&x, fixture_pull(&x, x.store, v, NULL));
+        assert_true(sizes_of(&x, x.store).n_anchors <= 3);
+        assert_whole(&x, x.store);
+        assert_fine(&x, dw_follower_sync(f, DW_NEWEST, NULL, &report, &x.err));
+        assert_true(model_equal(&memory, &x.at[100]));
+        dw_follower_close(f);
+        model_free(&memory);
+        fixture_close(&x);
+    }
+}
+
+static void test_keep_needs_anchors(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_publish_options options = writing(4);
+    fixture_open(&x, "mem:retain-needs", &options);
+    dw_publisher_close(x.publisher);
+    options.n_keep = 3;
+    options.anchor_every = 0;
+    assert_int_equal(dw_publisher_open(&x.publisher, x.store, x.live.tensors, x.live.n,
+                                       &options, &x.err),
+                     DW_INVALID);
+    fixture_close(&x);
+}
+
+/* ---- a store that lets nobody remove ---- */
+
+static store_fault deny(void *context, uint64_t n, const char *operation, const char *key)
+{
+    (void)n;
+    (void)key;
+    unsigned *n_asked = context;
+    if (strcmp(operation, "remove") != 0)
+        return STORE_FAULT_NONE;
+    ++*n_asked;
+    return STORE_FAULT_DENY;
+}
+
+static void test_denied(void **state)
+{
+    (void)state;
+    fixture x;
+    dw_store *store;
+    unsigned n_asked = 0;
+    const dw_publish_options options = writing(4);
+    fixture_open(&x, "mem:retain-denied", &options);
+    dw_publisher_close(x.publisher);
+    const store_fault_plan plan = {.choose = deny, .context = &n_asked};
+    assert_fine(&x, fault_store_new(&store, x.store, &plan, &x.err));
+    assert_fine(&x, dw_publisher_open(&x.publisher, store, x.live.tensors, x.live.n,
+                                      &options, &x.err));
+    assert_fine(&x, dw_publisher_check_removal(x.publisher, &x.err));
+    publish(&x, 40); /* a drain does not fail */
+    assert_int_equal(sizes_of(&x, x.store).n_anchors, 10);
+    assert_int_equal(n_asked, 1);
+    assert_int_equal(dw_publisher_check_removal(x.publisher, &x.err), DW_DENIED);
+    assert_non_null(strstr(x.err.text, "STORES.md"));
+    assert_fine(&x, dw_publisher_check_removal(x.publisher, &x.err));
+    uint64_t ticket;
+    dw_publish_report report;
+    assert_fine(&x, dw_publisher_publish(x.publisher, &ticket, NULL, &x.err));
+    assert_fine(&x,
+                dw_publisher_wait(x.publisher, ticket, UINT_MAX, NULL, &report, &x.err));
+    assert_true(report.removal_denied);
+    /* who may, does it later */
+    dw_status status;
+    dw_collect_report collected;
+    collect(&x, x.store, 0, 2, &status, &collected);
+    assert_fine(&x, status);
+    assert_int_equal(sizes_of(&x, x.store).n_anchors, 2);
+    for (uint64_t v = 0; v < x.n; v++)
+        assert_fine(&x, fixture_pull(&x, x.store, v, NULL));
+    dw_publisher_close(x.publisher);
+    x.publisher = NULL;
+    dw_store_close(store);
+    fixture_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_needed),
+        cmocka_unit_test(test_slow_joiner),
+        cmocka_unit_test(test_two_collections),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_keep_needs_anchors),
+        cmocka_unit_test(test_denied),
+    };
+    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
