@@ -166,7 +166,7 @@ static dw_status make_floor(arguments *a, const dw_progress *progress, dw_error 
     a->compact.trust = cli_keys_trust(&a->stream.keys);
     dw_status status = dw_compactor_open(&c, a->stream.store, &a->compact, err);
     if (status == DW_OK)
-        status = dw_compactor_make_floor(c, a->collect.n_keep, 1, progress, err);
+        status = dw_compactor_make_floor(c, a->collect.n_keep, 0, progress, err);
     dw_compactor_close(c);
     if (status != DW_OK && status != DW_CANCELLED)
         a->unmade = *err;
@@ -264,8 +264,9 @@ const cli_verb cli_verb_gc = {
              "URL --forget ID",
     .about =
         "Removes objects that neither the newest N versions nor a follower that "
-        "reports needs, and lists them. The oldest version that stays is stored whole "
-        "first, if it is not. May run beside publishers and followers. The "
+        "reports needs, and lists them. If no version can become the oldest one, because "
+        "none is stored whole, it stores one first. May run beside publishers and "
+        "followers. The "
         "records of all versions stay, so that the log is complete.",
     .examples = "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
                 "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n",

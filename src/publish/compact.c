@@ -424,10 +424,13 @@ dw_status dw_compactor_make_floor(dw_compactor *c, uint64_t n_keep, uint64_t n_l
 {
     stopper state = {.outer = progress, .thread = pthread_self()};
     const dw_progress stop = {ask, &state};
-    uint64_t floor = 0, wanted = 0;
+    uint64_t floor = 0, wanted = 0, old = 0;
     dw_edge made;
     dw_status status = dw_collect_floor(c->stream, n_keep, &floor, &wanted, err);
-    if (status == DW_OK && wanted > floor && wanted - floor >= n_least)
+    if (status == DW_OK)
+        status = dw_stream_floor(c->stream, &old, err);
+    if (status == DW_OK && wanted > floor &&
+        (n_least > 0 ? wanted - floor >= n_least : floor == old))
         status =
             make(c, &(dw_edge){.from = DW_NO_VERSION, .to = wanted}, &made, &stop, err);
     return status;

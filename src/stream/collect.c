@@ -254,41 +254,6 @@ static dw_status choose_floor(collection *c, dw_error *err)
     return status;
 }
 
-/* The floor to write if floor.json has NOW: never a lower one. If two collectors run at
- * once, the slower one may have written its floor over the other's. Its anchor is gone
- * then, and the stream begins at the next anchor above. */
-static uint64_t floor_to_report(const collection *c, uint64_t now)
-{
-    if (now <= c->floor)
-        return c->floor;
-    for (size_t i = 0; i < c->n_anchors; i++)
-        if (c->anchors[i].version >= now)
-            return c->anchors[i].version;
-    return now;
-}
-
-static dw_status report_floor(collection *c, dw_error *err)
-{
-    dw_floor_record record;
-    uint64_t now;
-    dw_status status = dw_stream_floor(c->stream, &now, err);
-    if (status != DW_OK)
-        return status;
-    record.version = floor_to_report(c, now);
-    if (record.version == now)
-        return DW_OK;
-    memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
-    dw_writer bytes = {0};
-    status = dw_floor_record_write(&bytes, &record, err);
-    if (status == DW_OK)
-        status = dw_store_put_bytes(c->stream->store, DW_KEY_FLOOR, bytes.bytes,
-                                    bytes.n_bytes, DW_PUT_REPLACE, err);
-    dw_writer_release(&bytes);
-    return status;
-}
-
-/* ---- superseded shortcuts ---- */
-
 /* Whether the objects of version 0, the whole model, are all there. A collection removes
  * them before those of any later commit, so then all deltas are there, too. */
 static dw_status has_first(const collection *c, bool *has, dw_error *err)
@@ -303,6 +268,52 @@ static dw_status has_first(const collection *c, bool *has, dw_error *err)
     dw_commit_record_release(&commit);
     return DW_OK;
 }
+
+/* The floor to write if floor.json has NOW: never a lower one. If two collectors run at
+ * once, the slower one may have written its floor over the other's. Its anchor is gone
+ * then, and the stream begins at the next anchor above; unless it begins at version 0,
+ * and the anchor went as superseded. */
+static dw_status floor_to_report(const collection *c, uint64_t now, uint64_t *floor,
+                                 dw_error *err)
+{
+    bool whole = false;
+    *floor = c->floor;
+    if (now <= c->floor)
+        return DW_OK;
+    *floor = now;
+    for (size_t i = c->n_anchors; i-- > 0 && c->anchors[i].version >= now;)
+        *floor = c->anchors[i].version;
+    dw_status status = DW_OK;
+    if (c->floor == 0 && *floor != now)
+        status = has_first(c, &whole, err);
+    if (whole)
+        *floor = 0;
+    return status;
+}
+
+static dw_status put_floor(collection *c, uint64_t version, dw_error *err)
+{
+    dw_floor_record record = {.version = version};
+    memcpy(record.stream, c->stream->record.stream, sizeof record.stream);
+    dw_writer bytes = {0};
+    dw_status status = dw_floor_record_write(&bytes, &record, err);
+    if (status == DW_OK)
+        status = dw_store_put_bytes(c->stream->store, DW_KEY_FLOOR, bytes.bytes,
+                                    bytes.n_bytes, DW_PUT_REPLACE, err);
+    dw_writer_release(&bytes);
+    return status;
+}
+
+static dw_status report_floor(collection *c, dw_error *err)
+{
+    uint64_t now, floor;
+    dw_status status = dw_stream_floor(c->stream, &now, err);
+    if (status == DW_OK)
+        status = floor_to_report(c, now, &floor, err);
+    return status == DW_OK && floor != now ? put_floor(c, floor, err) : status;
+}
+
+/* ---- superseded shortcuts ---- */
 
 /* Whether no delta leads to the version, or may lead to it: then its anchor stays. */
 static dw_status is_restart(const collection *c, uint64_t version, bool *is,
@@ -680,7 +691,7 @@ static dw_status lost_floor(collection *c, bool *lost, dw_error *err)
     if (status != DW_NOT_FOUND)
         return status;
     status = dw_stream_floor(c->stream, &now, err);
-    *lost = now <= c->floor;
+    *lost = status == DW_OK && now <= c->floor;
     return status;
 }
 

@@ -79,11 +79,28 @@ it "needs the number of versions to keep"
 fails 2 "--keep N is missing" deltawire gc "$url"
 fails 2 "at least 1" deltawire gc "$url" --keep 0
 
-it "says how to get rid of versions if none is stored whole"
+it "stores a version whole if none is, and drops those before it"
 deltawire publish "$store/plain" run/base --anchor-factor 0 --quiet
-publish_step "$store/plain" 1 --anchor-factor 0
-prints "held by .*deltawire compact $store/plain --anchor. stores the newest" \
-    deltawire gc "$store/plain" --keep 1
+for i in 1 2 3; do publish_step "$store/plain" "$i" --anchor-factor 0; done
+prints "held by .*version 1 is not stored whole yet: without --dry-run" \
+    deltawire gc "$store/plain" --keep 3 --dry-run
+deltawire gc "$store/plain" --keep 3 --json | holds 'o["floor"] == 1 and o["objects"] == 2'
+for v in 1 2 3; do
+    deltawire pull "$store/plain" --into plain --at $v --quiet >/dev/null
+    is_at plain $v
+done
+deltawire verify "$store/plain" --json | holds 'o["faults"] == []'
+
+it "drops old versions by itself if the publisher is told how many stay"
+fails 2 "anchor" deltawire publish "$store/few" run/base --keep 2 --anchor-factor 0
+deltawire publish "$store/few" run/base --keep 2 --quiet
+for i in 1 2 3 4 5 6; do publish_step "$store/few" "$i" --anchor-every 2 --keep 2; done
+deltawire status "$store/few" --json | holds '2 <= o["floor"] <= 5'
+[ "$(object_list "$store/few" ways/ | grep -c anchor)" -le 3 ]
+rm -rf few
+deltawire pull "$store/few" --into few --quiet >/dev/null
+is_at few 6
+fails 6 "version 0" deltawire pull "$store/few" --into few --at 0
 
 it "keeps what a follower needs"
 deltawire gc "$url" --keep 2 --json | holds 'o["floor"] <= 2 and "slow-one" in o["held_by"]'
@@ -101,7 +118,7 @@ grep -q '^would remove objects/' out.txt
 it "removes what nobody needs, and reports it"
 deltawire gc "$url" --keep 2 >out.txt
 grep -q '^removed objects/' out.txt
-grep -q '^  floor      version 4, before 0$' out.txt
+grep -q '^  floor      version 4, before 2$' out.txt
 deltawire status "$url" --json | holds 'o["floor"] == 4'
 [ "$(object_list "$url" objects/ | wc -l)" -lt "$(grep -c '^objects/' before.txt)" ]
 deltawire verify "$url" --json | holds 'o["faults"] == []'

@@ -23,6 +23,7 @@ static void make(fixture *x, const char *url)
     options.anchor_every = 4;
     options.anchor_factor = 0;
     options.spool_dir = "/tmp";
+    options.keep_shortcuts = true;
     char text[32];
     dw_file files[2];
     files_of(0, text, files);
