@@ -271,22 +271,6 @@ static bool find_made(dw_compactor *c, dw_edge *edge, const dw_objects *ours,
     return true;
 }
 
-/* The record exists. If it took long, newer anchors may have superseded it, and a
- * collection may have taken the objects, which nothing named: then it goes, too. */
-static dw_status check_objects(dw_compactor *c, const dw_edge *made,
-                               const dw_objects *objects, dw_error *err)
-{
-    dw_status status = DW_OK;
-    for (size_t i = 0; status == DW_OK && i < objects->n; i++)
-        status = dw_store_stat(c->stream->store, objects->items[i].key, NULL, NULL, err);
-    if (status == DW_NOT_FOUND) {
-        char key[DW_KEY_TEXT];
-        dw_key_shortcut(key, made->to, made->from);
-        (void)dw_store_remove(c->stream->store, key, NULL);
-    }
-    return status;
-}
-
 /* Creates the record; FROM is NULL for an anchor. If the reply is lost, reads it. If
  * another process made the shortcut first, removes the objects: that one is as good. */
 static dw_status create(dw_compactor *c, const dw_position *from, const dw_position *to,
@@ -297,14 +281,10 @@ static dw_status create(dw_compactor *c, const dw_position *from, const dw_posit
                       dw_objects_bytes(objects), objects->n};
     dw_status status =
         dw_shortcut_create(c->stream, from, to, objects, c->options.sign_key, err);
-    if (status == DW_OK)
-        return check_objects(c, made, objects, err);
     if ((status != DW_CONFLICT && status != DW_UNAVAILABLE) ||
         !find_made(c, made, objects, &is_ours))
         return status;
-    if (is_ours)
-        return check_objects(c, made, objects, err);
-    for (size_t i = 0; i < objects->n; i++)
+    for (size_t i = 0; !is_ours && i < objects->n; i++)
         dw_store_remove(c->stream->store, objects->items[i].key, NULL);
     return DW_OK;
 }

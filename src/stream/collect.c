@@ -14,7 +14,7 @@
  * Only commit N can name an object of version N. If N is not above the head, that commit
  * exists, so an object that it does not name is a leftover. An object of a shortcut can
  * still be named by a record that is written later, so it stays until the floor has
- * passed it, or newer anchors have.
+ * passed it.
  *
  * Superseded anchors and folds are removed above the floor, too, if that is asked for.
  */
@@ -400,16 +400,13 @@ static void mark(collection *c, const dw_objects *objects, object_mark as)
     }
 }
 
-/* Marks the objects of the shortcuts [BEGIN, END), which lead to one version. Those of
- * superseded ones go by their names. */
+/* Marks the objects of the shortcuts [BEGIN, END), which lead to one version. */
 static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_error *err)
 {
     dw_status status = DW_OK;
     for (size_t i = begin; status == DW_OK && i < end; i++) {
         const dw_edge *edge = &c->shortcuts.edges[i];
         dw_shortcut_record shortcut;
-        if (edge->to < c->cutoff && !shortcut_stays(c, edge))
-            continue;
         status = dw_stream_read_shortcut(c->stream, edge->to, edge->from, &shortcut, err);
         if (status == DW_OK) {
             mark(c, &shortcut.objects, shortcut_stays(c, edge) ? STAYS : GOES);
@@ -424,14 +421,13 @@ static dw_status mark_shortcuts_to(collection *c, size_t begin, size_t end, dw_e
 
 /* Objects of shortcuts to versions below the floor are removed by their names. Above it,
  * a shortcut is removed if it begins below the floor, or is superseded, together with the
- * objects in its record. Below the newest anchors that also goes for objects that no
- * record names: a maker looks for its objects after it has put the record. */
+ * objects in its record. */
 static dw_status mark_shortcuts(collection *c, dw_error *err)
 {
     dw_status status = DW_OK;
     size_t end, begin = dw_edges_find(c->shortcuts.edges, c->shortcuts.n, c->floor);
     for (; status == DW_OK && begin < c->shortcuts.n; begin = end) {
-        bool crosses = c->shortcuts.edges[begin].to < c->cutoff;
+        bool crosses = false;
         for (end = begin; end < c->shortcuts.n &&
                           c->shortcuts.edges[end].to == c->shortcuts.edges[begin].to;
              end++)
@@ -500,7 +496,7 @@ static bool may_go(const collection *c, const dw_listed *item)
         return false;
     if (!of_shortcut)
         return version <= c->head && !c->options->shortcuts_only;
-    return item->mark == GOES || version < c->floor || version < c->cutoff;
+    return item->mark == GOES || version < c->floor;
 }
 
 /* ---- the anchor at the floor ---- */
