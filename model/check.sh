@@ -112,6 +112,7 @@ runs() {
     check holds safety $alone -DFOLDS
     check holds safety $alone -DCOLLECTORS=2 -DTRIES=1
     check holds safety -DCOLLECT -DWRITERS=2 -DVERSIONS=1 -DNO_FOLLOWER -DWAYS=1
+    check holds safety $alone -DTHIN -DTRIES=1
     check holds safety $one -DTRIES=1
     check holds safety $one -DNO_LATE -DFOLDS
     check holds safety $one -DNO_LATE -DFOLDS -DLISTED
@@ -122,6 +123,8 @@ runs() {
     check holds safety $alone -DROT -DTRIES=1 -DNO_ANCHOR_PROOF
     # ---- collectors, ways and a follower: a rule broken
     check assertion safety $alone -DROT -DTRIES=1 -DNO_ANCHOR_PROOF -DNO_FLOOR_PROOF
+    check assertion safety $alone -DTHIN -DTRIES=1 -DBUG_NO_LOOK_AT_FLOOR
+    check assertion safety $alone -DTHIN -DTRIES=1 -DBUG_NO_LOOK_AT_ANCHOR
     check assertion safety $alone -DBUG_NAMES_BEFORE_HEAD
     check assertion safety $alone -DBUG_ORPHANS_ABOVE_HEAD
     check assertion safety $alone -DBUG_FLOOR_WITHOUT_ANCHOR

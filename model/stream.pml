@@ -31,6 +31,7 @@
  *     DERIVED                   versions are made of those of another stream, in order: a
  *                               writer continues after what the head is made of
  *     STALE_GET, STALE_LIST     the fence, a list of followers may miss what is there
+ *     THIN                      somebody removes an anchor that a newer one supersedes
  *     LISTED                    the follower starts at version 0 and is listed from then on
  *     NO_FOLLOWER, NO_LATE, FOLDS, WAYS, TRIES, COLLECTORS     the size of a run
  *     NO_FENCE, NO_PARENT_EPOCH     one of two guards is off; both: epochs go down
@@ -532,6 +533,9 @@ refused:
 #ifdef COLLECT
 /* ---- ways ------------------------------------------------------------------------ */
 /* An anchor of V leads from nothing to V, a fold from V - 2 to V. */
+#ifdef THIN
+bit remade; /* the anchor of version 1, after its record was removed */
+#endif
 bit anchors[VERSIONS + 1]; /* ways/V-anchor.json is there */
 byte anchor_objects[VERSIONS + 1];
 bit folds[VERSIONS + 1];
@@ -571,6 +575,12 @@ inline check_reach()
             v_--
         ::else->break
         od;
+#ifdef THIN /* the anchor at the floor may be away for a moment: from the head on */
+        do
+        ::commits[v_ + 1] != 0->v_++
+        ::else->break
+        od;
+#endif
         do
         ::v_ == 0->
             assert(objects[ZERO] == WHOLE);
@@ -606,6 +616,9 @@ proctype Maker()
         if
         ::atomic {
               !anchors[v]->anchor_objects[v] = WHOLE;
+#ifdef THIN
+              remade = remade || v == 1;
+#endif
 #ifdef ROT
               if
               ::bad_anchor[v] = 0
@@ -656,6 +669,55 @@ end_idle:
     od
 }
 
+#ifdef THIN
+/* ---- superseded anchors ----------------------------------------------------------- */
+
+byte floor_record; /* floor.json */
+byte n_ended;
+
+/* In the end, the versions that the collection kept can be reached. */
+inline check_kept()
+{
+    d_step
+    {
+        n_ended++;
+        assert(n_ended < 2 || highest_floor > 0 || objects[ZERO] == WHOLE);
+        assert(n_ended < 2 || highest_floor == 0 ||
+               (anchors[highest_floor] && anchor_objects[highest_floor] == WHOLE))
+    }
+}
+
+proctype Thinner()
+{
+    /* All deltas and version 0 are there, and an anchor of version 2. */
+    atomic {
+        if
+        ::objects[ZERO] == WHOLE && anchors[1] && anchors[2] && anchor_objects[2] == WHOLE
+        ::else->goto done
+        fi
+    }
+    atomic { anchors[1] = 0; remade = 0 }
+#ifndef BUG_NO_LOOK_AT_FLOOR
+    atomic {
+        if
+        ::floor_record == 1->anchors[1] = 1; goto done
+        ::else
+        fi
+    }
+#endif
+    /* The objects that it names; those of an anchor that is made again have other names. */
+    atomic {
+        if
+        ::!remade->anchor_objects[1] = 0
+        ::else
+        fi;
+        check_reach()
+    }
+done:
+    check_kept()
+}
+#endif
+
 /* ---- the collector --------------------------------------------------------------- */
 
 proctype Collector()
@@ -695,6 +757,17 @@ proctype Collector()
 #endif
         ::else->goto done
         fi;
+#ifdef THIN
+    }
+    floor_record = floor;
+    atomic {
+#ifndef BUG_NO_LOOK_AT_ANCHOR
+        if
+        ::floor > 0 && !anchors[floor]->goto done /* it begins again */
+        ::else
+        fi;
+#endif
+#endif
         if
         ::floor > highest_floor->highest_floor = floor
         ::else
@@ -804,6 +877,9 @@ proctype Collector()
     }
 #endif
 done:
+#ifdef THIN
+    check_kept();
+#endif
     atomic { pin = 0; floor = 0; v = 0; head = 0; a = 0; named = 0 }
 }
 
@@ -930,6 +1006,9 @@ init
         run Maker();
         run Late_way();
         run Collector();
+#ifdef THIN
+        run Thinner();
+#endif
 #if COLLECTORS > 1
         run Collector();
 #endif
