@@ -72,11 +72,9 @@ void dw_publisher_progress(dw_publisher *publisher, dw_publish_progress *out);
 bool dw_publisher_drained(dw_publisher *publisher, unsigned timeout_ms);
 
 /* Makes an anchor where the floor of a collection would be that keeps N_KEEP versions, if
- * that is N_LEAST versions or more above the floor that has one; 0: if without it the
- * floor would stay as it is. */
+ * without it as many versions or more would stay below. */
 dw_status dw_compactor_make_floor(dw_compactor *compactor, uint64_t n_keep,
-                                  uint64_t n_least, const dw_progress *progress,
-                                  dw_error *err);
+                                  const dw_progress *progress, dw_error *err);
 
 /* What went wrong when the last step removed superseded shortcuts or old versions: that
  * harms no step. Returns it once. DW_DENIED: the compactor may not remove, and no longer

@@ -76,7 +76,8 @@ static void print_held_by(const dw_collect_report *report, const arguments *a)
         snprintf(text, sizeof text,
                  "%.200s. If it is gone: deltawire gc %.400s --forget ID", held_by,
                  a->stream.url);
-    else if (report->floor >= report->wanted)
+    else if (report->floor >= report->wanted ||
+             report->wanted - report->floor < a->collect.n_keep)
         snprintf(text, sizeof text, "--keep %" PRIu64, a->collect.n_keep);
     else if (a->unmade.code != DW_OK)
         snprintf(text, sizeof text,
@@ -166,7 +167,7 @@ static dw_status make_floor(arguments *a, const dw_progress *progress, dw_error 
     a->compact.trust = cli_keys_trust(&a->stream.keys);
     dw_status status = dw_compactor_open(&c, a->stream.store, &a->compact, err);
     if (status == DW_OK)
-        status = dw_compactor_make_floor(c, a->collect.n_keep, 0, progress, err);
+        status = dw_compactor_make_floor(c, a->collect.n_keep, progress, err);
     dw_compactor_close(c);
     if (status != DW_OK && status != DW_CANCELLED)
         a->unmade = *err;
@@ -262,12 +263,12 @@ const cli_verb cli_verb_gc = {
     .summary = "remove old versions of a stream",
     .usage = "URL --keep N [--dry-run] [OPTION...]\n"
              "URL --forget ID",
-    .about =
-        "Removes objects that neither the newest N versions nor a follower that "
-        "reports needs, and lists them. If no version can become the oldest one, because "
-        "none is stored whole, it stores one first. May run beside publishers and "
-        "followers. The "
-        "records of all versions stay, so that the log is complete.",
+    .about = "Removes objects that neither the newest N versions nor a follower that "
+             "reports needs, and lists them. If N versions or more would stay only "
+             "because no later "
+             "one is stored whole, it stores one first. May run beside publishers and "
+             "followers. The "
+             "records of all versions stay, so that the log is complete.",
     .examples = "  deltawire gc s3://bucket/run --keep 50 --dry-run\n"
                 "  deltawire gc s3://bucket/run --forget node7-1f2e3d4c\n",
     .options = options,

@@ -399,18 +399,15 @@ static void note(dw_compactor *c, dw_status status, const dw_error *error)
     c->error = *error;
 }
 
-dw_status dw_compactor_make_floor(dw_compactor *c, uint64_t n_keep, uint64_t n_least,
+dw_status dw_compactor_make_floor(dw_compactor *c, uint64_t n_keep,
                                   const dw_progress *progress, dw_error *err)
 {
     stopper state = {.outer = progress, .thread = pthread_self()};
     const dw_progress stop = {ask, &state};
-    uint64_t floor = 0, wanted = 0, old = 0;
+    uint64_t floor = 0, wanted = 0;
     dw_edge made;
     dw_status status = dw_collect_floor(c->stream, n_keep, &floor, &wanted, err);
-    if (status == DW_OK)
-        status = dw_stream_floor(c->stream, &old, err);
-    if (status == DW_OK && wanted > floor &&
-        (n_least > 0 ? wanted - floor >= n_least : floor == old))
+    if (status == DW_OK && wanted > floor && wanted - floor >= n_keep)
         status =
             make(c, &(dw_edge){.from = DW_NO_VERSION, .to = wanted}, &made, &stop, err);
     return status;
@@ -432,9 +429,8 @@ static void retain(dw_compactor *c, unsigned n_anchors, const dw_progress *stop)
     dw_status status = DW_OK;
     if (c->removal_denied || (n_keep == 0 && options.n_anchors == 0))
         return;
-    /* an anchor for the floor alone is made only for as many versions as stay */
     if (n_keep > 0)
-        status = dw_compactor_make_floor(c, n_keep, n_keep, stop, &error);
+        status = dw_compactor_make_floor(c, n_keep, stop, &error);
     if (status == DW_OK)
         status = dw_stream_collect(c->stream, &options, NULL, &error);
     note(c, status, &error);

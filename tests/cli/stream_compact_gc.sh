@@ -82,10 +82,11 @@ fails 2 "at least 1" deltawire gc "$url" --keep 0
 it "stores a version whole if none is, and drops those before it"
 deltawire publish "$store/plain" run/base --anchor-factor 0 --quiet
 for i in 1 2 3; do publish_step "$store/plain" "$i" --anchor-factor 0; done
-prints "held by .*version 1 is not stored whole yet: without --dry-run" \
-    deltawire gc "$store/plain" --keep 3 --dry-run
-deltawire gc "$store/plain" --keep 3 --json | holds 'o["floor"] == 1 and o["objects"] == 2'
-for v in 1 2 3; do
+deltawire gc "$store/plain" --keep 3 --json | holds 'o["floor"] == 0 == o["objects"]'
+prints "held by .*version 2 is not stored whole yet: without --dry-run" \
+    deltawire gc "$store/plain" --keep 2 --dry-run
+deltawire gc "$store/plain" --keep 2 --json | holds 'o["floor"] == 2 and o["objects"] == 3'
+for v in 2 3; do
     deltawire pull "$store/plain" --into plain --at $v --quiet >/dev/null
     is_at plain $v
 done

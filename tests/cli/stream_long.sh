@@ -37,9 +37,9 @@ reads 60 pull "$url" --into model --quiet
 reads 30 pull "$url" --into model --quiet
 
 it "gc reads what it relies on"
-reads 20 gc "$url" --keep 300 --json
+reads 40 gc "$url" --keep 300 --json
 holds 'o["objects"] == 0' <out.txt
-reads 30 gc "$url" --keep 100 --json
+reads 50 gc "$url" --keep 100 --json
 holds 'o["floor"] == 151 and o["objects"] > 151' <out.txt
 
 it "also without the hint"
@@ -47,7 +47,7 @@ object_remove "$url" latest.json
 reads 15 log "$url" -n 5
 reads 110 status "$url"
 reads 60 pull "$url" --into other --quiet
-reads 20 gc "$url" --keep 100
+reads 40 gc "$url" --keep 100
 cmp model/model.safetensors other/model.safetensors
 
 it "everything that is left is intact"
