@@ -85,14 +85,14 @@ static PyObject *report_of(const dw_publish_report *r)
 {
     return dwpy_row(
         &report_row,
-        Py_BuildValue("KNKKKNNNNKKKN", (unsigned long long)r->version,
-                      PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
-                      (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
-                      dwpy_digest(r->state),
-                      dwpy_times(&r->times, dw_publish_moment_name), PyBool_FromLong(r->restarted), suspect_of(r),
-                      (unsigned long long)r->upkeep_behind,
-                      (unsigned long long)r->n_merged, (unsigned long long)r->waited_ms,
-                      PyBool_FromLong(r->removal_denied)));
+        Py_BuildValue(
+            "KNKKKNNNNKKKN", (unsigned long long)r->version,
+            PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
+            (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
+            dwpy_digest(r->state), dwpy_times(&r->times, dw_publish_moment_name),
+            PyBool_FromLong(r->restarted), suspect_of(r),
+            (unsigned long long)r->upkeep_behind, (unsigned long long)r->n_merged,
+            (unsigned long long)r->waited_ms, PyBool_FromLong(r->removal_denied)));
 }
 
 /* There is no ticket: what opening published is committed. */
