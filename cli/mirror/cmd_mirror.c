@@ -194,7 +194,10 @@ static const cli_option options[] = {
     {CLI_OPTION(FLAG, arguments, mirror.target.new_key, "new-key", NULL,
                 "TO may be signed by another key so far")},
     {CLI_OPTION(FLAG, arguments, mirror.target.no_provenance, "no-provenance", NULL,
-                "do not record this machine's name and the library's version in TO")},
+                "do not record this machine's name and process, and the library's "
+                "version, in TO")},
+    {CLI_OPTION(FLAG, arguments, mirror.target.take_over, "take-over", NULL,
+                "do not wait until another mirror has written nothing for a minute")},
     {CLI_GROUP("to", arguments, to_options, dw_store_options, cli_to_store_options)},
     {CLI_GROUP("trust", arguments, keys, cli_keys, cli_trust_options)},
     {CLI_GROUP("store", arguments, from_options, dw_store_options, cli_store_options)},

@@ -107,6 +107,7 @@ typedef struct cli_target {
     const dw_sign_key *sign_key;
     bool new_key;
     bool no_provenance;
+    bool take_over;
     const dw_quant_options *quantize; /* or NULL */
     uint8_t files_sha256[32]; /* of the companion files that TO has from FROM ... */
     bool knows_files;         /* ... if this is set */

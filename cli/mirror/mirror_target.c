@@ -11,6 +11,7 @@
 #include "mirror.h"
 #include "path.h"
 #include "progress_bar.h"
+#include "publish_files.h"
 
 #define WAIT_MS     100
 #define CLAIM_TRIES 3
@@ -197,6 +198,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.sign_key = t->sign_key;
     options.new_key = t->new_key;
     options.no_provenance = t->no_provenance;
+    options.take_over = t->take_over;
     options.first_step = note->step;
     options.first_notes = note->notes;
     options.first_source = note->source;
@@ -208,6 +210,7 @@ static dw_status open_publisher(cli_target *t, const dw_tensor *tensors, size_t 
     options.quantize = t->quantize;
     options.n_threads = t->session->n_threads;
     options.progress = *progress;
+    cli_writer_notices(&options, t->session, t->url);
     dw_status status = make_baseline(t, &baseline, err);
     options.baseline_dir = baseline;
     if (status == DW_OK)

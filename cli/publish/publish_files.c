@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "print.h"
 #include "stream_info.h"
 #include "inner.h"
 
@@ -27,9 +28,27 @@ const cli_option cli_writer_options[] = {
                 "accept a store that cannot keep two writers apart; you must ensure that "
                 "there is only one")},
     {CLI_OPTION(FLAG, dw_publish_options, no_provenance, "no-provenance", NULL,
-                "do not record this machine's name and the library's version")},
+                "do not record this machine's name and process, and the library's "
+                "version")},
+    {CLI_OPTION(TEXT, dw_publish_options, job, "job", "NAME",
+                "names this job: a writer of the same one is taken over from at once; "
+                "default: $TORCHELASTIC_RUN_ID, $SLURM_JOB_ID")},
+    {CLI_OPTION(FLAG, dw_publish_options, take_over, "take-over", NULL,
+                "do not wait until another writer has written nothing for a minute")},
     {0},
 };
+
+static void print_notice(void *context, const char *line)
+{
+    cli_print_message(context, "%s", line);
+}
+
+void cli_writer_notices(dw_publish_options *options, const cli_session *s,
+                        const char *url)
+{
+    options->notice = s->quiet ? NULL : print_notice;
+    options->notice_context = (void *)(uintptr_t)url;
+}
 
 /* The directory of PATH, a file. Free it with dw_free. */
 static char *parent_of(const char *path)

@@ -18,6 +18,10 @@ extern const cli_option cli_with_options[]; /* of a cli_with */
 /* What publish and repair may write, of a dw_publish_options. */
 extern const cli_option cli_writer_options[];
 
+/* Lets open print who wrote URL before, and if it waits. URL is borrowed. */
+void cli_writer_notices(dw_publish_options *options, const cli_session *s,
+                        const char *url);
+
 /* The rules that the options make, for a directory. They borrow from WITH. */
 dw_companion_rules cli_with_rules(const cli_with *with);
 

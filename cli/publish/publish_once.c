@@ -287,6 +287,7 @@ static dw_status publish(const cli_publish *p, const cli_session *s, dw_store *s
     cli_progress bar =
         cli_progress_start(s, before->has_head ? "preparing" : "uploading");
     o.progress = cli_progress_hook(&bar);
+    cli_writer_notices(&o, s, p->url);
     o.confirm = cli_weights_confirm;
     o.confirm_context = (void *)weights;
     dw_status status = dw_publisher_open(&publisher, store, weights->tensors,

@@ -69,6 +69,7 @@ static int repair(arguments *a, const cli_session *s)
     o->sign_key = a->stream.keys.sign_key;
     o->trust = cli_keys_trust(&a->stream.keys);
     o->progress = cli_progress_hook(&bar);
+    cli_writer_notices(o, s, a->stream.url);
     o->confirm = cli_weights_confirm;
     o->confirm_context = &weights;
     dw_status status = dw_stream_repair(a->stream.store, weights.tensors,

@@ -8,8 +8,9 @@
  * A thread of the publisher compares the weights with the baseline, its copy of the
  * newest committed version, and encodes and uploads the changes. The baseline changes
  * only when a version is committed, so the next version also covers a step that failed or
- * was skipped. One process writes a stream at a time. A process that opens it takes over,
- * and the earlier one gets DW_CONFLICT (docs/PROTOCOL.md).
+ * was skipped. One process writes a stream at a time. A process that opens it takes over
+ * once the earlier one writes nothing more (quiet_ms); if it does, it gets DW_CONFLICT
+ * (docs/PROTOCOL.md).
  *
  * A publisher belongs to one thread at a time, but any thread may call dw_publisher_wait,
  * _captured and _cancel.
@@ -181,7 +182,9 @@ typedef struct dw_publish_options {
     size_t n_shards;
     uint32_t rank; /* of n_ranks; rank 0 commits */
     uint32_t n_ranks;
-    const char *job; /* the same string on every rank, and another one for every start */
+    const char *job; /* names the job, the same on every rank. A writer of the same job is
+                        taken over from at once. NULL: TORCHELASTIC_RUN_ID or
+                        SLURM_JOB_ID, if the environment has one */
     unsigned rank_timeout_ms; /* how long ranks wait for one that says nothing new, twice
                                  as long for rank 0; 0: 10 minutes */
 
@@ -231,6 +234,18 @@ typedef struct dw_publish_options {
                             in a store that cannot create conditionally */
     bool keep_shortcuts; /* anchors and folds stay when newer anchors supersede them. Else
                             they are removed; every version stays reachable */
+
+    const char *start; /* of ranks: the same string on all of them, and another one for
+                          every start of the job. NULL: `job` is so */
+    unsigned quiet_ms; /* another writer that may still live must write nothing for so
+                          long before open takes over from it; if it goes on, that is
+                          DW_CONFLICT. A writer that was closed, ended on this machine, or
+                          is of the same job need not. Default 60000 */
+    bool take_over;    /* take over at once */
+    /* Takes lines for people, while open runs and on its thread: who wrote the newest
+     * version, if that writer did not close the stream, and whether open waits for it. */
+    void (*notice)(void *context, const char *line);
+    void *notice_context;
 } dw_publish_options;
 
 static inline void dw_publish_options_init(dw_publish_options *options)
@@ -243,6 +258,7 @@ static inline void dw_publish_options_init(dw_publish_options *options)
     options->anchor_factor = 0.1;
     options->sweep_every = 64;
     options->n_ranks = 1;
+    options->quiet_ms = 60000;
 }
 
 /* Opens the stream at the root of STORE for writing, and takes over from its writer. If
@@ -364,6 +380,8 @@ typedef struct dw_publish_report {
                                before */
     bool removal_denied;    /* superseded anchors or old versions stay, because the store
                                does not let this writer remove them */
+    uint64_t n_not_finite;  /* changed weights that are infinite or not a number; of a
+                               rank, its own. Weights on devices are not counted */
 } dw_publish_report;
 
 /* Waits until the version of TICKET is committed or has failed, and returns its result.

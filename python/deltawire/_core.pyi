@@ -400,6 +400,8 @@ class Publisher:
         baseline: Literal["device", "host"] = "device",
         agree: Callable[[memoryview], object] | None = None,
         keep: int | None = None,
+        start: str | None = None,
+        take_over: bool = False,
     ) -> Self:
         """`files`: the companion files of the next version (config.json, tokenizer files): a
         directory, from which those of the usual names are taken, or a mapping from names to
@@ -414,7 +416,7 @@ class Publisher:
 
         `shards` are the slices of this rank: the tensor's name, the first element
         (row-major), and an array. The tensors themselves may then be `(None, dtype, shape)`.
-        `job` is the same on every rank, and another for every start. Ranks wait
+        `start` is the same on every rank, and another for every start. Ranks wait
         `rank_timeout` for each other, rank 0 twice as long. With shards, opening commits only
         version 0 (is_current()). `agree(numbers)` is needed if ranks share quantised blocks or
         rows: a collective call in which 32-bit numbers below 2^31, in a writable memoryview,

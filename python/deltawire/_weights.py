@@ -269,7 +269,7 @@ class Weights:
                     "as_bf16": self.as_bf16}
         parts = self.parts or {name: _dtensor.Part(name, tensor)
                                for name, tensor in self.live.items()}
-        found, job = _dtensor.agree(
+        found, start = _dtensor.agree(
             parts, {name: self.dtype if name in self.masters else tensor.dtype
                     for name, tensor in self.live.items()}, same, group)
         return {
@@ -280,6 +280,6 @@ class Weights:
                        if part.is_mine],
             "rank": _dtensor.dist.get_rank(group),
             "n_ranks": _dtensor.dist.get_world_size(group),
-            "job": job,
+            "start": start,
             "agree": lambda numbers: _dtensor.largest(numbers, group),
         }

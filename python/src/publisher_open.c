@@ -13,7 +13,7 @@ typedef struct arguments {
     PyObject *as_bf16, *shards, *files, *agree;
     const char *when_busy, *base_name, *notes, *stream, *baseline;
     unsigned rank, n_ranks;
-    int single_writer, new_key, provenance, publish_changed;
+    int single_writer, new_key, provenance, publish_changed, take_over;
     unsigned exit_ms;
     unsigned long long max_object_bytes, max_anchor_bytes;
     dw_publish_options options;
@@ -68,11 +68,13 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                             "baseline",
                             "agree",
                             "keep",
+                            "start",
+                            "take_over",
                             NULL};
     dw_publish_options *o = &a->options;
     return PyArg_ParseTupleAndKeywords(
                args, keywords,
-               "OO|$sO&O&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsOO&:Publisher", names,
+               "OO|$sO&O&zOO&O&O&IIdO&OzppKKIO&zO&OOOIIzO&IppzOOpOsOO&zp:Publisher", names,
                &a->store, &a->tensors, &a->when_busy, dwpy_timeout_arg, &o->max_wait_ms,
                dwpy_path_arg, &a->base, &a->base_name, &a->fork, dwpy_number_arg,
                &o->fork_version, dwpy_path_arg, &a->baseline_dir, dwpy_path_arg,
@@ -84,7 +86,8 @@ static bool parse(arguments *a, PyObject *args, PyObject *keywords)
                &o->job, dwpy_timeout_arg, &o->rank_timeout_ms, &o->sweep_every,
                &a->provenance, &a->publish_changed, &a->quantize.scheme,
                &a->quantize.keep, &a->quantize.also, &a->quantize.from_f32, &a->files,
-               &a->baseline, &a->agree, dwpy_number_arg, &o->n_keep) != 0;
+               &a->baseline, &a->agree, dwpy_number_arg, &o->n_keep, &o->start,
+               &a->take_over) != 0;
 }
 
 /* The caller's function, on the thread that called the library. Its exception becomes the
@@ -118,6 +121,24 @@ static dw_status call_agree(void *context, uint32_t *maxima, size_t n, dw_error 
     Py_XDECREF(view);
     PyGILState_Release(state);
     return is_good ? DW_OK : DW_UNAVAILABLE;
+}
+
+/* A line for people goes to the package's log. */
+static void warn(void *context, const char *line)
+{
+    (void)context;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *package = PyImport_ImportModule("logging"), *result = NULL;
+    PyObject *logger =
+        package ? PyObject_CallMethod(package, "getLogger", "s", "deltawire") : NULL;
+    if (logger)
+        result = PyObject_CallMethod(logger, "warning", "s", line);
+    if (!result)
+        PyErr_WriteUnraisable(NULL);
+    Py_XDECREF(result);
+    Py_XDECREF(logger);
+    Py_XDECREF(package);
+    PyGILState_Release(state);
 }
 
 static bool to_ranks(arguments *a, publisher_object *self)
@@ -166,6 +187,8 @@ static bool to_options(arguments *a, publisher_object *self)
     o->new_key = a->new_key != 0;
     o->no_provenance = a->provenance == 0;
     o->publish_changed = a->publish_changed != 0;
+    o->take_over = a->take_over != 0;
+    o->notice = warn;
     o->max_object_bytes = a->max_object_bytes;
     o->max_anchor_bytes = a->max_anchor_bytes;
     o->first_step = dwpy_text(a->step);

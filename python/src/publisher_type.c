@@ -9,7 +9,8 @@ enum { SLICE_MS = 100 }; /* between two checks for signals */
 static dwpy_row_type report_row = {
     "PublishReport", "The report of a publish.",
     "version unchanged n_changed n_bytes n_objects state times "
-    "restarted suspect_from upkeep_behind n_merged waited_ms removal_denied",
+    "restarted suspect_from upkeep_behind n_merged waited_ms removal_denied "
+    "n_not_finite",
     NULL};
 
 /* ---- waiting for tickets ---- */
@@ -86,13 +87,14 @@ static PyObject *report_of(const dw_publish_report *r)
     return dwpy_row(
         &report_row,
         Py_BuildValue(
-            "KNKKKNNNNKKKN", (unsigned long long)r->version,
+            "KNKKKNNNNKKKNK", (unsigned long long)r->version,
             PyBool_FromLong(r->unchanged), (unsigned long long)r->n_changed,
             (unsigned long long)r->n_bytes, (unsigned long long)r->n_objects,
             dwpy_digest(r->state), dwpy_times(&r->times, dw_publish_moment_name),
             PyBool_FromLong(r->restarted), suspect_of(r),
             (unsigned long long)r->upkeep_behind, (unsigned long long)r->n_merged,
-            (unsigned long long)r->waited_ms, PyBool_FromLong(r->removal_denied)));
+            (unsigned long long)r->waited_ms, PyBool_FromLong(r->removal_denied),
+            (unsigned long long)r->n_not_finite));
 }
 
 /* There is no ticket: what opening published is committed. */

@@ -9,6 +9,7 @@
 #include "deltawire/deltawire.h"
 #include "store/store.h"
 #include "publish/publisher.h"
+#include "publish/takeover.h"
 #include "stream/record_files.h"
 
 #define EPOCH_TRIES   100 /* against writers that claim at the same time */
@@ -54,10 +55,13 @@ static dw_status list_epochs(dw_publisher *p, uint64_t first, uint64_t *highest,
 static dw_status put_epoch(dw_publisher *p, uint64_t epoch, bool *ours, dw_error *err)
 {
     dw_epoch_record record = {.epoch = epoch,
-                              .job = (char *)(p->options.job ? p->options.job : "")};
+                              .job = (char *)(p->options.job ? p->options.job : ""),
+                              .start = (char *)p->options.start};
     memcpy(record.stream, p->stream->record.stream, sizeof record.stream);
     memcpy(record.writer, p->commits.writer, sizeof record.writer);
     fill_provenance(p, &record.made_by);
+    if (!p->options.no_provenance)
+        dw_process_self(&record.process);
     char key[DW_KEY_TEXT];
     dw_key_epoch(key, epoch);
     dw_writer bytes = {0};
@@ -103,7 +107,7 @@ static dw_status find_epoch_of_head(dw_publisher *p, uint64_t *epoch, dw_error *
     return DW_OK;
 }
 
-/* Claims the next free epoch. */
+/* Claims the next free epoch, once the writer before may be taken over from. */
 static dw_status claim_epoch(dw_publisher *p, dw_error *err)
 {
     uint64_t highest = 0;
@@ -112,6 +116,8 @@ static dw_status claim_epoch(dw_publisher *p, dw_error *err)
         status = find_epoch_of_head(p, &highest, err);
     if (status == DW_OK)
         status = list_epochs(p, highest, &highest, err);
+    if (status == DW_OK)
+        status = dw_writer_await(p, highest, err);
     for (unsigned tries = 0; status == DW_OK && tries < EPOCH_TRIES; tries++) {
         bool ours;
         status = put_epoch(p, ++highest, &ours, err);
@@ -141,7 +147,9 @@ static dw_status look_at_epoch(dw_publisher *p, uint64_t first, bool *is_ours,
     status = dw_stream_read_epoch(p->stream, highest, &record, err);
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
-    const bool is_job = strcmp(record.job, p->options.job) == 0;
+    const char *start = p->options.start;
+    const bool is_job = start ? record.start && strcmp(record.start, start) == 0
+                              : strcmp(record.job, p->options.job) == 0;
     memcpy(p->commits.writer, record.writer, sizeof p->commits.writer);
     dw_epoch_record_release(&record);
     *is_used = false;

@@ -290,7 +290,7 @@ static dw_status encode_all(dw_uploaded *out, const dw_delta_spec *v, uploader *
 
 /* Decodes all objects against their base, and compares the result with the digests of the
  * new weights. */
-static dw_status prove_all(const dw_uploaded *out, const dw_delta_spec *v, uploader *u,
+static dw_status prove_all(dw_uploaded *out, const dw_delta_spec *v, uploader *u,
                            dw_error *err)
 {
     const size_t n = v->pieces->cut.n;
@@ -310,7 +310,7 @@ static dw_status prove_all(const dw_uploaded *out, const dw_delta_spec *v, uploa
         const dw_object object = out->objects.items[i];
         pthread_mutex_unlock(&u->lock);
         status = dw_delta_prove(&pieces, &object, out->deltas[i], v->pieces->table,
-                                v->pieces->n_table, v->n_threads, &fault);
+                                v->pieces->n_table, v->n_threads, &out->n_wild, &fault);
     }
     if (status == DW_OK && !failed(u) && n > 0 &&
         memcmp(proven, out->digests, n * sizeof *proven) != 0)

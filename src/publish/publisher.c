@@ -26,6 +26,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -369,6 +370,7 @@ static void fill_report(const dw_publisher *p, const dw_position *position,
     report->version = position->version;
     report->state = position->state;
     report->unchanged = report->n_changed == 0 && !report->restarted;
+    report->n_not_finite = p->job.part.n_wild;
     report->times = dw_job_times(p);
     report->times.us[DW_COMMITTED] = dw_clock_us() - p->job.t_start_us;
     report->n_file_bytes = p->files.n_stored_bytes;
@@ -1006,6 +1008,15 @@ static bool copy_text(const char **text)
     return *text != NULL;
 }
 
+/* "none" is what torchrun sets if nobody names the job. */
+static const char *job_of_environment(void)
+{
+    const char *run = getenv("TORCHELASTIC_RUN_ID");
+    if (!run || !*run || strcmp(run, "none") == 0)
+        run = getenv("SLURM_JOB_ID");
+    return run ? run : "";
+}
+
 static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
                               dw_error *err)
 {
@@ -1016,9 +1027,13 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     *o = taken;
     if (!o->spool_dir)
         o->spool_dir = o->baseline_dir;
+    const char *start = o->start ? o->start : o->job;
+    const bool is_start_named = start && *start;
+    if (!o->job)
+        o->job = job_of_environment();
     const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
-                            &o->spool_dir,  &o->job,  &o->first_step,
-                            &o->first_notes};
+                            &o->spool_dir,  &o->job,  &o->start,
+                            &o->first_step, &o->first_notes};
     bool good = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const bool wanted = *texts[i] != NULL;
@@ -1044,8 +1059,7 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     if (o->n_ranks == 0)
         o->n_ranks = 1;
     p->sharded = o->n_ranks > 1 || o->shards;
-    if (o->rank >= o->n_ranks || (o->n_ranks > 1 && (!o->job || !*o->job)) ||
-        (o->n_ranks > 1 && !o->shards))
+    if (o->rank >= o->n_ranks || (o->n_ranks > 1 && (!is_start_named || !o->shards)))
         return dw_fail(
             err, DW_INVALID, NULL,
             "a sharded publish needs a rank below n_ranks, shards, and the name "
@@ -1148,6 +1162,7 @@ void dw_publisher_close(dw_publisher *p)
     dw_free((char *)p->options.baseline_dir);
     dw_free((char *)p->options.spool_dir);
     dw_free((char *)p->options.job);
+    dw_free((char *)p->options.start);
     dw_free((char *)p->options.first_step);
     dw_free((char *)p->options.first_notes);
     dw_pieces_release(&p->pieces);

@@ -6,6 +6,7 @@
  *     baseline.h      the publisher's copy of the newest version
  *     capture.h       weights on devices: how they are read
  *     commits.h       where the stream stands, and this writer's claim on it
+ *     takeover.h      when another writer may be taken over from
  *     ranks.h         what this rank and the others do together
  *     version_files.h the companion files of the next version
  *     hint.h          latest.json

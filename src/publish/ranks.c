@@ -28,7 +28,7 @@ dw_status dw_ranks_open(dw_publisher *p, dw_error *err)
 {
     dw_ranks *r = &p->ranks;
     if (p->options.n_ranks == 1)
-        return DW_OK;
+        return dw_random_id(r->process, err);
     char key[DW_KEY_TEXT];
     dw_key_receipt(key, 0, p->options.rank); /* of an earlier start of the same job */
     (void)dw_store_remove(p->store, key, NULL);
@@ -203,7 +203,8 @@ dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err)
 static dw_status name_job(char out[DW_ID_TEXT], const dw_publisher *p)
 {
     uint8_t hash[DW_SHA256_BYTES];
-    dw_status status = dw_sha256_of(hash, p->options.job, strlen(p->options.job), NULL);
+    const char *name = p->options.start ? p->options.start : p->options.job;
+    dw_status status = dw_sha256_of(hash, name, strlen(name), NULL);
     if (status == DW_OK)
         dw_hex_encode(out, hash, (DW_ID_TEXT - 1) / 2);
     return status;
@@ -231,9 +232,20 @@ void dw_ranks_say_failed(dw_publisher *p, const dw_error *error)
         say_why(p, DW_SAYS_FAILED, error);
 }
 
+/* Of a single process: whether the next writer need not wait for it, and the store
+ * answered the last time. */
+static bool is_at_peace(const dw_publisher *p, const dw_error *error)
+{
+    const dw_ticket_fate *last = &p->job.fates[p->job.ticket % DW_KEPT_TICKETS];
+    return p->commits.epoch != 0 && p->commits.claim == DW_CLAIM_HELD &&
+           (!error || error->code != DW_UNAVAILABLE) &&
+           (p->job.ticket == 0 || last->status == DW_OK);
+}
+
 void dw_ranks_leave(dw_publisher *p, const dw_error *error)
 {
-    if (!p->ranks.process[0] || p->ranks.has_left)
+    if (!p->ranks.process[0] || p->ranks.has_left ||
+        (p->options.n_ranks == 1 && !is_at_peace(p, error)))
         return;
     p->ranks.has_left = true;
     /* what is not there yet, or is away, must stay as it is */

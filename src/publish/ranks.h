@@ -44,7 +44,8 @@ dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err);
 /* Tells the others that this rank failed in its turn, as ERROR says. */
 void dw_ranks_say_failed(dw_publisher *p, const dw_error *error);
 /* Tells the others that this rank takes no turn any more: ERROR kept it from opening the
- * stream or, if that is NULL, it is closed. Takes at most a few seconds. */
+ * stream or, if that is NULL, it is closed. A single process tells the next writer so.
+ * Takes at most a few seconds. */
 void dw_ranks_leave(dw_publisher *p, const dw_error *error);
 /* DW_UNAVAILABLE if RANK of this job left before it took part in an epoch. */
 dw_status dw_rank_check_left(dw_publisher *p, uint32_t rank, dw_error *err);

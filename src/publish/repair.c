@@ -226,7 +226,10 @@ dw_status dw_stream_repair(dw_store *store, const dw_tensor *tensors, size_t n_t
     if (status == DW_OK)
         status = dw_tensors_need_host(tensors, n_tensors, "repair a stream with it", err);
     if (status == DW_OK)
+        status = dw_random_id(p->ranks.process, err);
+    if (status == DW_OK)
         status = repair(p, tensors, n_tensors, report, err);
+    dw_ranks_leave(p, status == DW_OK ? NULL : err);
     dw_publisher_free(p);
     return status;
 }

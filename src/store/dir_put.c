@@ -12,11 +12,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/process.h"
 #include "store/dir.h"
 #include "store/store.h"
 
 #define PIECE     ((size_t)1 << 20)
-#define BOOT_TEXT 37 /* of /proc/sys/kernel/random/boot_id, with a NUL */
 #define NAME_SIZE 96
 #define ONE_DAY_S (24 * 60 * 60)
 
@@ -29,25 +29,12 @@ typedef struct draft {
 
 /* ---- drafts, and those of killed processes ----------------------------- */
 
-/* The id of the running kernel. Processes with the same id see each other's locks. Empty
- * if /proc is missing. */
-static void read_boot_id(char out[BOOT_TEXT])
-{
-    memset(out, 0, BOOT_TEXT);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    if (read(fd, out, BOOT_TEXT - 1) != BOOT_TEXT - 1)
-        out[0] = '\0';
-    close(fd);
-}
-
 /* Makes and locks a file with an unused name; 0, or -1 with errno. */
 static int draft_make(draft *made)
 {
     static atomic_uint counter;
-    char boot[BOOT_TEXT];
-    read_boot_id(boot);
+    char boot[DW_BOOT_TEXT];
+    dw_boot_id(boot);
     for (;;) {
         snprintf(made->name, sizeof made->name, "%s-%ld-%u", boot[0] ? boot : "unknown",
                  (long)getpid(), atomic_fetch_add(&counter, 1));
@@ -102,8 +89,8 @@ static void remove_if_dead(const draft *made, const char *boot, const char *name
 
 static void remove_dead_drafts(const draft *made)
 {
-    char boot[BOOT_TEXT];
-    read_boot_id(boot);
+    char boot[DW_BOOT_TEXT];
+    dw_boot_id(boot);
     int fd = openat(made->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
     for (struct dirent *e; stream && (e = readdir(stream)) != NULL;)

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "deltawire/tensor.h"
 #include "deltawire/stream.h"
@@ -153,7 +154,10 @@ typedef struct dw_epoch_record {
     uint64_t epoch;
     char writer[DW_ID_TEXT];
     char *job;
+    char *start; /* which start of the job, if its ranks must know; may be NULL */
+    char created[32];
     dw_provenance made_by;
+    dw_process process; /* that claimed it; pid 0: not recorded */
     dw_record_seal seal;
 } dw_epoch_record;
 

@@ -86,6 +86,16 @@ void dw_stream_record_release(dw_stream_record *record)
 
 /* ---- epoch ---- */
 
+/* Optional. */
+static void read_process(dw_fields *f, dw_process *out)
+{
+    if (f->status != DW_OK || !dw_json_get(f->object, "pid"))
+        return;
+    out->pid = dw_field_number(f, "pid");
+    out->begun = dw_field_number(f, "begun");
+    read_cleaned(f, out->machine, sizeof out->machine, "machine");
+}
+
 dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t n,
                                 const char *where, dw_error *err)
 {
@@ -95,12 +105,14 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
                                       DW_SMALL_BYTES, bytes, n, where, err);
     if (status != DW_OK)
         return status;
-    char created[DW_TIME_ROOM];
     out->epoch = dw_field_number(&f, "epoch");
     dw_field_id(&f, out->writer, "writer");
     out->job = dw_field_note(&f, "job");
-    dw_field_time(&f, created, "created");
+    if (f.status == DW_OK && dw_json_get(f.object, "start"))
+        out->start = dw_field_note(&f, "start");
+    dw_field_time(&f, out->created, "created");
     read_provenance(&f, &out->made_by);
+    read_process(&f, &out->process);
     dw_fields_release(&f);
     if (f.status != DW_OK)
         dw_epoch_record_release(out);
@@ -110,6 +122,7 @@ dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t 
 void dw_epoch_record_release(dw_epoch_record *record)
 {
     dw_free(record->job);
+    dw_free(record->start);
     *record = (dw_epoch_record){0};
 }
 

@@ -177,8 +177,15 @@ dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
     put_number(out, "epoch", record->epoch);
     put_text(out, "writer", record->writer);
     put_text(out, "job", record->job);
+    if (record->start)
+        put_text(out, "start", record->start);
     put_now(out, "created");
     put_provenance(out, &record->made_by);
+    if (record->process.pid != 0) {
+        put_number(out, "pid", record->process.pid);
+        put_number(out, "begun", record->process.begun);
+        put_text(out, "machine", record->process.machine);
+    }
     return finish(out, start, &record->seal, key, check_epoch, err);
 }
 

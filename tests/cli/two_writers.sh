@@ -67,7 +67,7 @@ LD_PRELOAD=$pauser PAUSE_AT=${to#file://}/$(commit_key 2) PAUSE_GATE=$scratch/ga
     "$deltawire" mirror "$ours" "$to" --work work/c "${quantize[@]}" >out.begun 2>err.begun &
 begun=$!
 wait_until test -e gate2.reached
-mirror "$to" d "${quantize[@]}" --quiet
+mirror "$to" d "${quantize[@]}" --quiet --take-over
 touch gate2.open
 status=0
 wait $begun || status=$?
@@ -114,7 +114,8 @@ it "mirrors at random instants neither lose, repeat nor reorder versions"
 for round in $(seq 6); do
     to=$store/random-$round
     for name in a b c; do
-        start "$name" mirror "$ours" "$to" --work "work/random-$round-$name" "${quantize[@]}"
+        start "$name" mirror "$ours" "$to" --work "work/random-$round-$name" \
+            "${quantize[@]}" --take-over
         pids+=($!)
         sleep "0.0$((RANDOM % 10))"
     done

@@ -171,6 +171,7 @@ static int publish(void)
     soak_model_set(&model, seed, 0); /* the start of a new stream */
     dw_publish_options options;
     dw_publish_options_init(&options);
+    options.take_over = true; /* from one that still lives, too */
     options.baseline_dir = setting("baseline");
     options.spool_dir = setting("spool");
     const uint64_t busy = number("busy", 0); /* wait, skip or fold */

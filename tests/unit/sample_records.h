@@ -177,7 +177,9 @@ static inline dw_status write_sample(dw_writer *out, int sample, const dw_sign_k
                              .epoch = 3,
                              .writer = SAMPLE_WRITER,
                              .job = "slurm 1234",
-                             .made_by = {"0.2.0", "trainer-3"}};
+                             .start = "2nd",
+                             .made_by = {"0.2.0", "trainer-3"},
+                             .process = {4711, 1234567, "0123456789abcdef"}};
         return dw_epoch_record_write(out, &r, key, err);
     }
     case SAMPLE_DELTA:
