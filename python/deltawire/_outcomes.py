@@ -22,8 +22,8 @@ OnError = Callable[[_core.Error], object]
 
 
 class PublishWarning(UserWarning):
-    """A version was not published, and the next one covers it; or versions turned out to be
-    damaged, and a later one repaired that."""
+    """A version was not published, and the next one covers it; versions turned out to be damaged,
+    and a later one repaired that; or what is published can hardly be meant."""
 
 
 class Outcomes:
@@ -41,6 +41,8 @@ class Outcomes:
         self._outage_since: float | None = None
         self._n_unchanged = 0  # versions in a row
         self._was_denied = False  # to remove what is superseded
+        self._was_finite = True  # so far
+        self.last: tuple[int, _core.PublishReport] | None = None  # committed: its ticket and report
         self._has_published = native.created or native.opening is not None
         self.metrics = {"versions": 0, "bytes": 0, "merged_steps": 0, "waited_seconds": 0.0,
                         "outages": 0, "outage_seconds": 0.0}
@@ -55,6 +57,11 @@ class Outcomes:
             self._seen = ticket
             self._open.append(ticket)
 
+    def is_final(self, error: _core.Error) -> bool:
+        """Whether a person must decide."""
+        return isinstance(error, _core.Conflict) or (
+            isinstance(error, _core.Denied) and not self._has_published)
+
     def check(self) -> None:
         """Reports each failure since the last call. Raises what a person must decide: Conflict if
         another trainer took the stream over, and Denied unless an earlier version was allowed.
@@ -68,14 +75,14 @@ class Outcomes:
                 return
             except _core.Error as failure:
                 error = failure
-            self._open.popleft()
-            if isinstance(error, _core.Conflict) or (
-                    isinstance(error, _core.Denied) and not self._has_published):
+            ticket = self._open.popleft()
+            if error is not None and self.is_final(error):
                 raise error
             self._last_error = error
             if error is not None and not isinstance(error, _core.Cancelled):
                 self.failed(error)  # a later publish covers what was cancelled
             if report is not None:
+                self.last = ticket, report
                 self._committed(report)
 
     def reported(self, ticket: int) -> None:
@@ -118,6 +125,10 @@ class Outcomes:
             warnings.warn(f"the last {UNCHANGED_MAX} versions changed nothing: is this the model "
                           "that is trained, and the learning rate above 0?", PublishWarning,
                           stacklevel=2)
+        if report.n_not_finite and self._was_finite:
+            self._was_finite = False
+            warnings.warn(f"version {report.version} has {report.n_not_finite} new weights that are "
+                          "infinite or not a number", PublishWarning, stacklevel=2)
         if self._outage_since is not None:
             seconds = time.monotonic() - self._outage_since
             self._outage_since = None

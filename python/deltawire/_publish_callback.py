@@ -1,6 +1,7 @@
 """A callback that publishes the model of a trainer of transformers or TRL."""
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, Callable
 
@@ -39,15 +40,38 @@ class PublishCallback(TrainerCallback):
         self._raise_on_error, self._on_error = raise_on_error, on_error
         self._publisher: dw_torch.Publisher | None = None
         self._published = -1
+        self._steps: dict[int, int] = {}  # of tickets that may not be committed yet
 
     @property
     def publisher(self) -> dw_torch.Publisher | None:
         """The publisher, during training."""
         return self._publisher
 
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+        """Adds the newest version to the trainer's logs (wandb, TensorBoard): its bytes, the share
+        of the weights that changed, the seconds from publish to commit, and how many steps training
+        is ahead of it."""
+        if self._publisher is None or logs is None:
+            return
+        if self._publisher._outcomes.last is not None:
+            ticket, report = self._publisher._outcomes.last
+            step = self._steps.get(ticket)
+            self._steps = {t: s for t, s in self._steps.items() if t >= ticket}
+            logs["deltawire/bytes"] = report.n_bytes
+            logs["deltawire/changed"] = report.n_changed / max(self._n_elements, 1)
+            logs["deltawire/seconds"] = report.total_ms / 1000
+            if step is not None:
+                logs["deltawire/lag"] = state.global_step - step
+        for name in ("outages", "waited_seconds"):
+            logs[f"deltawire/{name}"] = self._publisher.metrics[name]
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._publisher is not None:
             self._publisher.close()
+        # before the callbacks that report, so that they see what on_log adds
+        handler = sys._getframe(1).f_locals.get("self")
+        if self in getattr(handler, "callbacks", ()):
+            handler.callbacks = [self] + [other for other in handler.callbacks if other is not self]
         model = given["model"]
         dw_torch.refuse_hidden(model.named_parameters())  # on every rank
         if state.is_world_process_zero or is_sharded_model(model):
@@ -59,6 +83,7 @@ class PublishCallback(TrainerCallback):
                     options.setdefault("files", files)
                 self._publisher = dw_torch.Publisher(
                     model, url=self._url, on_error=self._failed, **options)
+            self._n_elements = sum(t.numel() for t in self._publisher._weights.live.values())
         self._published = state.global_step
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -105,8 +130,9 @@ class PublishCallback(TrainerCallback):
             raise error
 
     def _publish(self, step: int) -> None:
-        if self._publisher is not None and self._publisher.publish(step=step):
-            self._published = step
+        ticket = self._publisher.publish(step=step) if self._publisher is not None else 0
+        if ticket:
+            self._published = self._steps[ticket] = step
 
 
 def is_sharded_model(model: torch.nn.Module) -> bool:

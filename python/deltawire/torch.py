@@ -18,12 +18,13 @@ import bisect
 import operator
 import sys
 import threading
+import warnings
 from typing import Any, Callable, Iterable, Mapping
 
 import torch
 
 from . import _core, _devices, _peft
-from ._outcomes import OnError, Outcomes
+from ._outcomes import OnError, Outcomes, PublishWarning
 from ._weights import Weights, all_agree, is_sharded, meet, span
 
 __all__ = ["Publisher", "Follower", "named_tensors"]
@@ -183,7 +184,8 @@ class Publisher:
         `baseline` says where the newest version of tensors on GPUs is kept: "device", or "host",
         which needs no room for it on the GPU, but takes longer (docs/PYTHON.md). Tensors on a GPU
         that the library cannot use are copied to the host at each publish, unless `baseline` is
-        "device". `max_wait`: for so many seconds (None: no limit) the store may hold a step. Then the
+        "device". Training of the same `job` (default: TORCHELASTIC_RUN_ID or SLURM_JOB_ID), or with
+        `take_over=True`, does not wait until another trainer writes no more. `max_wait`: for so many seconds (None: no limit) the store may hold a step. Then the
         step is merged into the next version, on all ranks alike. `options` are those of
         deltawire.Publisher."""
         if dtype not in (None, torch.bfloat16):
@@ -206,6 +208,7 @@ class Publisher:
         if group is not None or any(map(is_sharded, every)):
             all_agree(lambda: find() is not None, group)  # or the others would wait for this rank
         live = find()
+        _warn_of_others(optimizer, every)
         devices = _devices.usable(_devices.gpus_of(live.values()), baseline, options)
         self._weights = Weights(live, dtype, is_module, find if is_module else None,
                                 optimizer, frozen == "detect", every,
@@ -330,11 +333,13 @@ class Publisher:
             ticket = self._native.publish(
                 step=step, notes=notes, unchanged=frozen, files=files,
                 cuda_streams=_devices.streams_of(self._weights.devices))
-        except _core.Unavailable as error:
-            self._outcomes.is_merged = True
-            if self._is_one_of_several:
+        except _core.Error as error:
+            if self._outcomes.is_final(error) or isinstance(error, (_core.Invalid, _core.Mismatch)):
                 raise
+            self._outcomes.is_merged = True
             self._outcomes.failed(error)
+            if fault is not None:
+                raise fault
             return 0
         self._outcomes.is_merged = not ticket
         if ticket:
@@ -344,6 +349,25 @@ class Publisher:
         if not ticket:
             self._outcomes.held(self._max_wait)
         return ticket
+
+    def publish_now(self, step: int) -> _core.PublishReport | None:
+        """Publishes, and waits for the version for at most `max_wait`. Then, or if it fails, the
+        result is None, there was a warning, and the next one covers it."""
+        ticket = self.publish(step=step)
+        if not ticket:
+            return None
+        try:
+            report = self._native.wait(ticket, self._max_wait)
+            self._outcomes.check()
+            return report
+        except TimeoutError:
+            self._outcomes.held(self._max_wait)
+        except _core.Error as error:
+            self._outcomes.reported(ticket)
+            if self._outcomes.is_final(error):
+                raise
+            self._outcomes.failed(error)
+        return None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -414,6 +438,20 @@ def _refuse_copies(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> No
                 f"{name!r} of state_dict() is a copy, made by a hook or an override, and not "
                 "memory of a parameter or buffer: follow into a mapping of names to the "
                 "tensors that the model computes with")
+
+
+def _warn_of_others(optimizer: torch.optim.Optimizer | None, every: list[Any]) -> None:
+    """Warns if an optimizer steps none of the tensors EVERY: its steps would publish nothing new."""
+    def place(tensor: Any) -> Any:
+        return id(tensor) if is_sharded(tensor) or tensor.is_meta else tensor.data_ptr()
+
+    if optimizer is None:
+        return
+    own = {key for t in every if isinstance(t, torch.Tensor) for key in (id(t), place(t))}
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    if stepped and not any(id(p) in own or place(p) in own for p in stepped):
+        warnings.warn("the optimizer steps none of the model's tensors: is it the optimizer of "
+                      "another model?", PublishWarning, stacklevel=3)
 
 
 def _refuse_swapped(model: Any, call: str) -> None:

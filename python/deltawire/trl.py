@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["WeightTransfer", "PublishCallback"]
 
 POLL_S = 0.05
+MAX_WAIT_S = 60  # of a sync for its version
 METHODS = ("init_weight_transfer", "pause", "send_weights", "resume", "destroy")
 
 
@@ -176,6 +177,7 @@ class WeightTransfer:
         self._on_sync = on_sync
         self._report: _core.PublishReport | None = None
         self._version: int | None = None
+        self._step = 0  # of the last version that was tried
         self._sent: int | None = None  # TRL's number of the version that was sent, until resume()
         self._away: list[str] = []
         self._seconds: tuple[float, float] = (0.0, 0.0)
@@ -293,26 +295,32 @@ class WeightTransfer:
         self.model_version = numbers[0]
         if is_main or is_sharded_model(model):
             self._send_model(model)
-        if is_main:
+        if is_main and self._sent is not None:
             self.resume()
             trainer.model_version = self.model_version
             worker = getattr(trainer, _attribute(trainer, ("update_model_version",)))
             worker.update_model_version(self.model_version)
 
     def _send_model(self, model: torch.nn.Module) -> None:
-        start, step = time.monotonic(), self.model_version + 1
+        """If the store fails, or takes longer than `max_wait`, nothing is sent: rollouts go on with
+        the weights that they have, and the next sync covers this one."""
+        start, number = time.monotonic(), self.model_version + 1
+        # a step that was given up may have become a version since: ranks need another number
+        step = self._step = max(number, self._step + 1)
         if self._publisher is None:  # opening publishes the weights if they differ from the stream
             with self._files(self.trainer) as files:
                 self._model = dw_torch.Publisher(
                     model, url=self._store, dtype=self._copies.dtype, step=step,
                     names=lambda name: dw_torch.renamed(plain_name(name), names=self._names),
-                    **{"max_wait": None} | files | self._options)
+                    **{"max_wait": MAX_WAIT_S} | files | self._options)
             self._publisher = self._model.native
             self._version, self._report = self._publisher.version, None
         else:
-            self._report = self._committed(self._model.publish(step=step), step)
+            self._report = self._model.publish_now(step)
+            if self._report is None:
+                return
             self._version = self._report.version
-        self._sent = step
+        self._sent = number
         self._seconds = (time.monotonic() - start, 0.0)
 
     # ---- TRL's protocol ---------------------------------------------------------------
@@ -360,7 +368,7 @@ class WeightTransfer:
         if not ticket:
             raise _core.Unavailable(f"{self.url}: step {step} was not published: the store cannot "
                                     "be reached")
-        return (self._model or self._publisher).wait(ticket)
+        return self._publisher.wait(ticket)
 
     def _stream(self) -> _core.Stream:
         return _core.Stream(self._store, trust=self._options.get("trust", ()),

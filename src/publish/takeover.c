@@ -11,6 +11,7 @@
 #include "store/store.h"
 #include "stream/transfer.h"
 
+#define HOUR_MS   3600000
 #define LOOK_MS   1000 /* between two looks */
 #define MOST_NEW  2    /* the first may have been under way when its writer ended */
 #define TEXT_SIZE 1024
@@ -109,12 +110,15 @@ static bool has_left(dw_publisher *p, const writer *w)
     return is_left;
 }
 
-/* For how long the writer has written nothing, by the store's clock alone; 0: not known.
- */
+/* For how long the writer has written nothing, by the store's clock alone; 0: not known. In
+ * a copy of a stream everything is new, but no two clocks differ by an hour. */
 static uint64_t find_quiet_ms(dw_publisher *p, const writer *w)
 {
     char key[DW_KEY_TEXT], id[DW_ID_TEXT];
     int64_t now = 0, then = 0, claimed = 0;
+    const int64_t written = dw_time_parse(w->time), age = dw_wall_clock_ms() - written;
+    if (written != 0 && age >= HOUR_MS)
+        return (uint64_t)age;
     dw_key_epoch(key, w->epoch);
     if (dw_store_stat(p->store, key, NULL, &claimed, NULL) != DW_OK)
         claimed = 0;

@@ -41,7 +41,7 @@ grep -q 'version 3 could not be decoded, so version 4 restarts the stream' err.p
 it "publish names an object that is missing, and the command that helps"
 fresh
 object_remove "$url" "$(object_of "$url" 3)"
-fails 6 'version 3 cannot be rebuilt.*deltawire repair' deltawire publish "$url" at2
+fails 6 'version 3 cannot be rebuilt.*deltawire repair' deltawire publish "$url" at2 --quiet
 head_is 3
 fresh
 

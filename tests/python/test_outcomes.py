@@ -294,3 +294,77 @@ def test_a_fenced_publisher_publishes_nothing(url):
         first.publish()
     second.close()
     first.close()
+
+
+def warnings_of(act):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        act()
+    return [str(w.message) for w in seen if w.category is dw.PublishWarning]
+
+
+def test_an_optimizer_of_another_model_is_reported(url, model):
+    def open_with(parameters):
+        deltawire.torch.Publisher(model, torch.optim.SGD(parameters, lr=1), url=url).close()
+
+    seen = warnings_of(lambda: open_with(torch.nn.Linear(64, 64).parameters()))
+    assert len(seen) == 1 and "another model" in seen[0]
+    assert warnings_of(lambda: open_with([model.bias])) == []
+
+
+def test_weights_that_are_not_finite_are_reported_once(url, model):
+    def run():
+        with deltawire.torch.Publisher(model, url=url) as publisher:
+            for value in 1.0, float("nan"), float("inf"):
+                with torch.no_grad():
+                    model.weight[0] = value
+                publisher.publish()
+                counts.append(publisher.wait().n_not_finite)
+            publisher.publish()
+
+    counts = []
+    seen = warnings_of(run)
+    assert counts == [0, 64, 64]
+    assert len(seen) == 1 and "64 new weights that are infinite" in seen[0]
+
+
+HOLD = """
+import sys, torch, deltawire.torch
+publisher = deltawire.torch.Publisher({"w": torch.zeros(9)}, url=sys.argv[1], job="one")
+print("open", flush=True)
+for line in sys.stdin:
+    publisher.publish()
+    publisher.wait()
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", [{"take_over": True}, {"job": "one"}])
+def test_a_trainer_that_lives_is_taken_over_on_request(url, caplog, options):
+    child = subprocess.Popen([sys.executable, "-c", HOLD, url], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "open\n"
+    with caplog.at_level(logging.WARNING, "deltawire"):
+        deltawire.torch.Publisher({"w": torch.zeros(9)}, url=url, **options).close()
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1 and f"process {child.pid} on host" in said[0] and "job one" in said[0]
+    child.kill()
+    child.wait(300)
+
+
+def test_a_trainer_that_goes_on_is_left_alone(url):
+    """The second one waits, and is refused; the first one is not disturbed."""
+    child = subprocess.Popen([sys.executable, "-c", HOLD, url], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "open\n"
+
+    def let_it_publish(*_):
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "done\n"
+
+    with pytest.raises(dw.Conflict, match=f"process {child.pid} .*goes on.*take_over"):
+        deltawire.torch.Publisher({"w": torch.zeros(9)}, url=url, progress=let_it_publish)
+    let_it_publish()
+    child.stdin.close()
+    assert child.wait(300) == 0

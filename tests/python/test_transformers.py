@@ -17,6 +17,7 @@ import deltawire.transformers  # noqa: E402
 import qwen3  # noqa: E402
 from deltawire._publish_callback import PublishCallback  # noqa: E402
 from hanging_s3 import HangingS3  # noqa: E402
+import transformers  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 TOKENS = torch.arange(20).reshape(2, 10)
@@ -201,6 +202,35 @@ def test_the_last_step_is_published_even_if_it_was_merged(monkeypatch):
         versions = list(dw.Stream(store).versions(1))
         assert [v.step for v in versions] == ["2"]
         assert versions[0].state == dw.digest(model.state_dict()).state
+
+
+def test_the_trainers_log_knows_of_publishing(url):
+    """Reporters, which transformers calls first, see it too."""
+    model = torch.nn.Linear(30, 10).to(torch.bfloat16)
+    seen = []
+
+    class Reporter(transformers.TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **given):
+            seen.append(dict(logs))
+
+    callback = PublishCallback(url)
+    handler = transformers.trainer_callback.CallbackHandler(
+        [Reporter(), callback], model, None, None, None)
+    arguments = types.SimpleNamespace(load_best_model_at_end=False)
+    state = transformers.TrainerState(is_world_process_zero=True)
+    control = transformers.TrainerControl()
+    handler.on_train_begin(arguments, state, control)
+    for step in 1, 2, 3:
+        with torch.no_grad():
+            model.weight[0] = step
+        state.global_step = step
+        handler.on_step_end(arguments, state, control)
+        callback.publisher.wait()
+    handler.on_log(arguments, state, control, {"loss": 1.0})
+    handler.on_train_end(arguments, state, control)
+    assert seen[0]["loss"] == 1.0 and seen[0]["deltawire/lag"] == 1
+    assert seen[0]["deltawire/changed"] == 30 / 310 and seen[0]["deltawire/bytes"] > 0
+    assert seen[0]["deltawire/seconds"] > 0 and seen[0]["deltawire/outages"] == 0
 
 
 FOLLOW = """
