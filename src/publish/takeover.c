@@ -80,9 +80,10 @@ static void notify(dw_publisher *p, const writer *w, const char *format, ...)
     vsnprintf(rest, sizeof rest, format, args);
     va_end(args);
     if (w->head_epoch == w->epoch && w->head != DW_NO_VERSION)
-        snprintf(line, sizeof line, "version %" PRIu64 "%s%s%s was committed %s by %s: %s",
-                 w->head, w->step[0] ? " (step " : "", w->step, w->step[0] ? ")" : "",
-                 w->time, name, rest);
+        snprintf(line, sizeof line,
+                 "version %" PRIu64 "%s%s%s was committed %s by %s: %s", w->head,
+                 w->step[0] ? " (step " : "", w->step, w->step[0] ? ")" : "", w->time,
+                 name, rest);
     else
         snprintf(line, sizeof line, "the stream was claimed %s by %s: %s", w->time, name,
                  rest);
@@ -98,8 +99,8 @@ static bool has_left(dw_publisher *p, const writer *w)
     dw_key_receipt(key, w->epoch, 0);
     if (dw_record_fetch(&bytes, p->store, key, NULL) != DW_OK)
         return false;
-    bool is_left = dw_receipt_record_parse(&r, bytes.bytes, bytes.n_bytes, key, NULL) ==
-                   DW_OK;
+    bool is_left =
+        dw_receipt_record_parse(&r, bytes.bytes, bytes.n_bytes, key, NULL) == DW_OK;
     dw_writer_release(&bytes);
     if (!is_left)
         return false;
@@ -110,8 +111,8 @@ static bool has_left(dw_publisher *p, const writer *w)
     return is_left;
 }
 
-/* For how long the writer has written nothing, by the store's clock alone; 0: not known. In
- * a copy of a stream everything is new, but no two clocks differ by an hour. */
+/* For how long the writer has written nothing, by the store's clock alone; 0: not known.
+ * In a copy of a stream everything is new, but no two clocks differ by an hour. */
 static uint64_t find_quiet_ms(dw_publisher *p, const writer *w)
 {
     char key[DW_KEY_TEXT], id[DW_ID_TEXT];
@@ -225,13 +226,15 @@ static dw_status await(dw_publisher *p, writer *w, dw_error *err)
     else {
         const uint64_t quiet_ms = find_quiet_ms(p, w);
         if (quiet_ms >= limit) {
-            notify(p, w, "it wrote nothing for %" PRIu64 " s%s", quiet_ms / 1000, goes_on);
+            notify(p, w, "it wrote nothing for %" PRIu64 " s%s", quiet_ms / 1000,
+                   goes_on);
             return DW_OK;
         }
-        notify(p, w,
-               "it may still write. Waiting until it writes nothing for %u s; `take_over` "
-               "(--take-over) does not wait",
-               (limit + 999) / 1000);
+        notify(
+            p, w,
+            "it may still write. Waiting until it writes nothing for %u s; `take_over` "
+            "(--take-over) does not wait",
+            (limit + 999) / 1000);
         dw_status status = wait_until_quiet(p, w, quiet_ms, err);
         if (status == DW_OK)
             notify(p, w, "it writes no more%s", goes_on);

@@ -249,7 +249,7 @@ typedef struct dw_latest_record {
     char stream[DW_ID_TEXT];
     uint64_t version;
     dw_edge *edges;
-    size_t n_edges;          /* at most DW_MAX_EDGES */
+    size_t n_edges; /* at most DW_MAX_EDGES */
 } dw_latest_record;
 
 typedef struct dw_floor_record {

@@ -19,8 +19,8 @@ typedef struct dw_proven {
 
 /* Decodes the delta of OBJECT against the pieces, and writes nothing but the digests
  * after it of those that the object covers. TABLE has the tensors of the model.
- * Adds to *N_WILD how many new values on the host are infinite or no number. DW_CORRUPT if
- * the delta does not decode to what it names. Needs no objects and deltas. */
+ * Adds to *N_WILD how many new values on the host are infinite or no number. DW_CORRUPT
+ * if the delta does not decode to what it names. Needs no objects and deltas. */
 dw_status dw_delta_prove(const dw_proven *proven, const dw_object *object,
                          const dw_delta *delta, const dw_tensor *table, size_t n_table,
                          unsigned n_threads, uint64_t *n_wild, dw_error *err);
