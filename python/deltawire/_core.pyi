@@ -349,6 +349,7 @@ class PublishReport(NamedTuple):
     n_merged: int  # earlier publishes that this version covers
     waited_ms: int  # how long these held their callers
     removal_denied: bool  # superseded anchors stay: the store does not let this writer remove
+    n_not_finite: int  # changed weights on the host that are infinite or not a number
 
 @final
 class Publisher:

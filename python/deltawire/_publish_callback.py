@@ -59,7 +59,7 @@ class PublishCallback(TrainerCallback):
             self._steps = {t: s for t, s in self._steps.items() if t >= ticket}
             logs["deltawire/bytes"] = report.n_bytes
             logs["deltawire/changed"] = report.n_changed / max(self._n_elements, 1)
-            logs["deltawire/seconds"] = report.total_ms / 1000
+            logs["deltawire/seconds"] = report.times["committed"] / 1000
             if step is not None:
                 logs["deltawire/lag"] = state.global_step - step
         for name in ("outages", "waited_seconds"):
