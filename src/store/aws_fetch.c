@@ -13,8 +13,7 @@
 #include "base/shell.h"
 #include "net/credentials.h"
 #include "net/endpoint.h"
-#include "net/http_once.h"
-#include "net/retry.h"
+#include "store/key_fetch.h"
 #include "store/s3_xml.h"
 #include "store/sigv4.h"
 
@@ -24,7 +23,6 @@ enum {
     INSTANCE_MS = 1000,
     PROCESS_MS = 60000,
     MAX_TOKEN_BYTES = 64 << 10,
-    HOST_TEXT = 200,
 };
 
 #define CONTAINER_HOST "http://169.254.170.2"
@@ -32,12 +30,6 @@ enum {
 #define INSTANCE_HOST6 "http://[fd00:ec2::254]"
 
 /* ---- replies ---- */
-
-static void release_call(dw_http_call *call)
-{
-    dw_secret_release(&call->text);
-    dw_http_call_release(call);
-}
 
 static bool copy_member(char **out, const dw_json *root, const char *name)
 {
@@ -90,45 +82,6 @@ static dw_status keys_from_json(dw_keys *out, const dw_writer *text,
     return status;
 }
 
-/* CODE and MESSAGE are the service's, or "". */
-static dw_status fail_answer(const dw_keys *keys, int http_status, const char *code,
-                             const char *message, const char *where, dw_error *err)
-{
-    bool again = dw_retry_judge(http_status, code) != DW_RETRY_FINAL;
-    return dw_fail(err, again ? DW_UNAVAILABLE : DW_DENIED, where,
-                   "%s: no credentials, the answer is %d%s%s%s%s", keys->origin,
-                   http_status, *code ? " " : "", code, *message ? ": " : "", message);
-}
-
-/* Scheme and host of a URL. The rest may be secret: the path of a container's endpoint,
- * user and password. */
-static const char *name_host(char out[HOST_TEXT], const char *url)
-{
-    const char *host = strstr(url, "://");
-    host = host ? host + 3 : url;
-    const size_t n = strcspn(host, "/?#");
-    size_t start = 0;
-    for (size_t i = 0; i < n; i++)
-        if (host[i] == '@')
-            start = i + 1;
-    snprintf(out, HOST_TEXT, "%.*s%.*s", (int)(host - url), url, (int)(n - start),
-             host + start);
-    return out;
-}
-
-/* One GET or PUT; the host is WHERE. */
-static dw_status ask(dw_http_call *call, const dw_keys *keys, dw_error *err)
-{
-    char where[HOST_TEXT];
-    dw_error fault = {0};
-    dw_status status = dw_http_once(call, name_host(where, call->url), &fault);
-    if (status == DW_OK && call->status != 200)
-        return fail_answer(keys, call->status, "", "", where, err);
-    if (status != DW_OK)
-        dw_fail(err, fault.code, where, "%s: %s", keys->origin, fault.text);
-    return status;
-}
-
 /* A file with one secret line, which others rotate. */
 static dw_status read_secret(char **out, const char *path, const dw_keys *keys,
                              dw_error *err)
@@ -162,14 +115,6 @@ static dw_status read_secret(char **out, const char *path, const dw_keys *keys,
 }
 
 /* ---- STS ---- */
-
-static void add_field(dw_writer *body, const char *name, const char *value)
-{
-    if (!value)
-        return;
-    dw_write_format(body, "&%s=", name);
-    dw_percent_encode(body, value, false);
-}
 
 static void write_address(dw_writer *out, const dw_aws_role *role)
 {
@@ -232,7 +177,8 @@ static dw_status judge_sts(dw_keys *out, const dw_http_call *call, const char *r
     dw_s3_error fault;
     if (call->status != 200) {
         dw_sts_error_parse(&fault, call->text.bytes, call->text.n_bytes);
-        return fail_answer(out, call->status, fault.code, fault.message, call->url, err);
+        return dw_key_refused(out, call->status, fault.code, fault.message, call->url,
+                              err);
     }
     dw_sts_keys keys = {0};
     dw_status status = dw_sts_keys_parse(&keys, root, call->text.bytes,
@@ -248,12 +194,12 @@ static dw_status judge_sts(dw_keys *out, const dw_http_call *call, const char *r
 static dw_status ask_sts(dw_keys *out, const dw_aws_role *role, dw_writer *body,
                          const dw_keys *by, const char *root, dw_error *err)
 {
-    add_field(body, "Version", "2011-06-15");
-    add_field(body, "RoleArn", role->arn);
-    add_field(body, "RoleSessionName",
-              role->session_name ? role->session_name : "deltawire");
-    add_field(body, "ExternalId", role->external_id);
-    add_field(body, "DurationSeconds", role->duration);
+    dw_key_add_field(body, "Version", "2011-06-15");
+    dw_key_add_field(body, "RoleArn", role->arn);
+    dw_key_add_field(body, "RoleSessionName",
+                     role->session_name ? role->session_name : "deltawire");
+    dw_key_add_field(body, "ExternalId", role->external_id);
+    dw_key_add_field(body, "DurationSeconds", role->duration);
     dw_writer url = {0}, lines = {0};
     dw_endpoint to = {0};
     size_t starts[4], n_lines = 0;
@@ -286,7 +232,7 @@ static dw_status ask_sts(dw_keys *out, const dw_aws_role *role, dw_writer *body,
         status = status == DW_OK ? judge_sts(out, &call, root, err)
                                  : dw_fail(err, fault.code, address, "%s: %s",
                                            out->origin, fault.text);
-        release_call(&call);
+        dw_key_call_release(&call);
     }
     dw_endpoint_release(&to);
     dw_writer_release(&url);
@@ -305,7 +251,7 @@ dw_status dw_aws_fetch_web_identity(dw_keys *out, const dw_aws_role *role,
         return status;
     dw_writer body = {0};
     dw_write_text(&body, "Action=AssumeRoleWithWebIdentity");
-    add_field(&body, "WebIdentityToken", token);
+    dw_key_add_field(&body, "WebIdentityToken", token);
     status = ask_sts(out, role, &body, NULL, "AssumeRoleWithWebIdentityResponse", err);
     dw_secret_free(token);
     dw_secret_release(&body);
@@ -380,13 +326,13 @@ dw_status dw_aws_fetch_container(dw_keys *out, dw_error *err)
 {
     const char *relative = dw_environment("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
     const char *full = dw_environment("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-    char url[2048], host[HOST_TEXT], *token = NULL;
+    char url[2048], host[DW_HOST_TEXT], *token = NULL;
     int n = snprintf(url, sizeof url, "%s%s", relative ? CONTAINER_HOST : "",
                      relative ? relative
                      : full   ? full
                               : "");
     snprintf(out->origin, sizeof out->origin, "container endpoint %s",
-             name_host(host, url));
+             dw_key_host(host, url));
     if (n < 0 || (size_t)n >= sizeof url || (relative && *relative != '/') ||
         !dw_aws_container_url_allowed(url))
         return dw_fail(err, DW_INVALID, out->origin,
@@ -405,10 +351,10 @@ dw_status dw_aws_fetch_container(dw_keys *out, dw_error *err)
                          .n_headers = token ? 2 : 1,
                          .timeout_ms = CONTAINER_MS,
                          .direct = strncasecmp(url, "http:", 5) == 0};
-    status = ask(&call, out, err);
+    status = dw_key_ask(&call, out, err);
     if (status == DW_OK)
         status = keys_from_json(out, &call.text, "Token", host, err);
-    release_call(&call);
+    dw_key_call_release(&call);
     dw_secret_free(token);
     return status;
 }
@@ -458,7 +404,7 @@ static dw_status ask_instance(dw_writer *text, const dw_keys *keys, const char *
                          .n_headers = 1,
                          .timeout_ms = INSTANCE_MS,
                          .direct = true};
-    dw_status status = ask(&call, keys, err);
+    dw_status status = dw_key_ask(&call, keys, err);
     if (call.status != 0)
         *answered = true;
     if (status == DW_OK && word)
@@ -467,7 +413,7 @@ static dw_status ask_instance(dw_writer *text, const dw_keys *keys, const char *
         *text = call.text; /* moved */
         call.text = (dw_writer){0};
     }
-    release_call(&call);
+    dw_key_call_release(&call);
     return status;
 }
 
