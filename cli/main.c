@@ -47,8 +47,8 @@ static void print_help(FILE *out)
         "  5  mismatch: another model's   128 + N  stopped by signal N, e.g. 130\n"
         "  6  not found, or refused by the system\n"
         "\n"
-        "A URL names a stream: s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH,\n"
-        "file:///DIR or a path.\n",
+        "A URL names a stream: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,\n"
+        "hf://buckets/NAMESPACE/NAME/PATH, file:///DIR or a path.\n",
         out);
 }
 

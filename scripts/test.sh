@@ -20,7 +20,7 @@ jobs=${JOBS:-$(nproc)}
 DW_SHARED=$(realpath -m "${DW_SHARED:-../shared}")
 export DW_SHARED
 export DELTAWIRE_CACHE=${DELTAWIRE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deltawire} # of scripts/venv.sh
-export AWS_EC2_METADATA_DISABLED=true
+export AWS_EC2_METADATA_DISABLED=true GCE_METADATA_HOST=127.0.0.1:9
 with=() # the prefix of a stage's commands: env with variables, or nothing
 # What the lanes share, and for each stage STAGE.out, its output; .counts, a line 'PASSED
 # FAILED SKIPPED' for each part; .failures, the failed tests with the end of their output;

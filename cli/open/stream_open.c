@@ -16,8 +16,9 @@
 #include "print.h"
 
 const cli_option cli_store_options[] = {
-    {CLI_OPTION(TEXT, dw_store_options, endpoint, "endpoint", "URL",
-                "the S3 server; default: the environment, the profile, Amazon")},
+    {CLI_OPTION(
+        TEXT, dw_store_options, endpoint, "endpoint", "URL",
+        "the bucket's server; default: the environment, the profile, the cloud's")},
     {CLI_OPTION(TEXT, dw_store_options, region, "region", "NAME", "its region")},
     {CLI_OPTION(TEXT, dw_store_options, profile, "profile", "NAME",
                 "take credentials and settings from this profile in ~/.aws")},
@@ -30,7 +31,7 @@ const cli_option cli_store_options[] = {
 
 const cli_option cli_to_store_options[] = {
     {CLI_OPTION(TEXT, dw_store_options, endpoint, "to-endpoint", "URL",
-                "the S3 server of the target; --endpoint is the source's")},
+                "the server of the target; --endpoint is the source's")},
     {CLI_OPTION(TEXT, dw_store_options, profile, "to-profile", "NAME",
                 "the profile of the target, with its region")},
     {0},

@@ -7,6 +7,7 @@
  *
  *     file:///DIR                       a directory
  *     s3://BUCKET/PREFIX                any S3
+ *     gs://BUCKET/PREFIX                Google Cloud Storage
  *     hf://buckets/NAMESPACE/NAME/PATH  a Hugging Face bucket
  *     mem:NAME                          this process's memory, for tests
  *
@@ -34,7 +35,7 @@ typedef struct dw_store dw_store;
 /* Keys from the caller's own source. */
 typedef struct dw_credentials {
     const char *access_key, *secret_key;
-    const char *session_token; /* or NULL */
+    const char *session_token; /* or NULL; gs: the access token, and no keys */
     int64_t expires_ms;        /* since 1970; 0: not known */
     /* Called when the strings were copied; may be NULL. */
     void (*release)(struct dw_credentials *credentials);
@@ -45,7 +46,8 @@ typedef struct dw_credentials {
 typedef struct dw_store_options {
     size_t struct_bytes;    /* set by dw_store_options_init */
     const char *endpoint;   /* s3: URL of the server. Default: AWS_ENDPOINT_URL_S3,
-                               AWS_ENDPOINT_URL, the profile, Amazon */
+                               AWS_ENDPOINT_URL, the profile, Amazon;
+                               gs: STORAGE_EMULATOR_HOST, Google */
     const char *region;     /* s3: default AWS_REGION, AWS_DEFAULT_REGION, the profile,
                                us-east-1 */
     const char *profile;    /* s3: default AWS_PROFILE, "default" */
@@ -55,17 +57,17 @@ typedef struct dw_store_options {
     uint64_t part_bytes;    /* of ranged reads and multipart writes; default: adapts */
     unsigned n_tries;       /* of each request; default 10 */
     unsigned deadline_ms;   /* of each request with its retries; default 180,000 */
-    /* s3, hf: called from a thread that waits, if a server does not answer for 5 seconds,
-     * and again each time the wait has doubled. WAIT has the time in its text. May be
-     * NULL. */
+    /* s3, gs, hf: called from a thread that waits, if a server does not answer for 5
+     * seconds, and again each time the wait has doubled. WAIT has the time in its text.
+     * May be NULL. */
     void (*on_wait)(void *context, const dw_error *wait);
     void *on_wait_context;
-    /* s3: asks for the keys in place of the environment and files: at the first request,
-     * before they expire, and after a server refused them. May be called from any thread,
-     * but never twice at once. DW_UNAVAILABLE: it is called again soon. */
+    /* s3, gs: asks for the keys in place of the environment and files: at the first
+     * request, before they expire, and after a server refused them. May be called from
+     * any thread, but never twice at once. DW_UNAVAILABLE: it is called again soon. */
     dw_status (*credentials)(void *context, dw_credentials *out, dw_error *err);
     void *credentials_context;
-    bool anonymous; /* s3: requests are not signed; only for public buckets */
+    bool anonymous; /* s3, gs: requests are not signed; only for public buckets */
 } dw_store_options;
 
 static inline void dw_store_options_init(dw_store_options *options)

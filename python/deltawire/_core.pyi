@@ -201,8 +201,8 @@ class StoreEntry(NamedTuple):
 
 @final
 class Store:
-    """file:///DIR, s3://BUCKET/PREFIX, hf://buckets/NAMESPACE/NAME/PATH, mem:NAME, or a
-    path. None and 0 mean the default (store.h)."""
+    """file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, mem:NAME, a path, or
+    hf://buckets/NAMESPACE/NAME/PATH. None and 0 mean the default (store.h)."""
 
     def __new__(
         cls,
@@ -220,8 +220,9 @@ class Store:
         anonymous: bool = False,
     ) -> Self:
         """`credentials` is a botocore session, or a function that returns (key, secret,
-        token or None, expiry as a datetime, seconds since 1970 or None). It is asked at the
-        first request, before the expiry, and after a server refused the keys."""
+        token or None, expiry as a datetime, seconds since 1970 or None), for gs:// (token,
+        expiry). It is asked at the first request, before the expiry, and after a server
+        refused the keys."""
     @property
     def url(self) -> str: ...
     @property

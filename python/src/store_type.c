@@ -124,15 +124,20 @@ static bool read_expiry(PyObject *expiry, int64_t *expires_ms)
     return true;
 }
 
+/* (key, secret, token, expiry), or of Google (token, expiry). */
 static bool read_keys(PyObject *keys, dw_credentials *out)
 {
     const char *token = NULL;
     PyObject *expiry = Py_None;
     if (!PyTuple_Check(keys)) {
         PyErr_SetString(PyExc_TypeError,
-                        "credentials are a tuple (key, secret, token, expiry)");
+                        "credentials are a tuple (key, secret, token, expiry), or for "
+                        "gs:// (token, expiry)");
         return false;
     }
+    if (PyTuple_Size(keys) == 2 && !PyUnicode_Check(PyTuple_GetItem(keys, 1)))
+        return PyArg_ParseTuple(keys, "sO", &out->session_token, &expiry) &&
+               read_expiry(expiry, &out->expires_ms);
     return PyArg_ParseTuple(keys, "ss|zO", &out->access_key, &out->secret_key, &token,
                             &expiry) &&
            (out->session_token = token, read_expiry(expiry, &out->expires_ms));
@@ -457,7 +462,8 @@ static PyGetSetDef members[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "A store: file:///DIR, s3://BUCKET/PREFIX, hf://..., mem:NAME, or a path."},
+     "A store: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://..., mem:NAME, "
+     "or a path."},
     {Py_tp_new, store_new},
     {Py_tp_dealloc, store_dealloc},
     {Py_tp_methods, methods},

@@ -321,6 +321,7 @@ dw_status dw_key_ring_fixed(dw_key_ring **out, const char *access_key,
 typedef struct called {
     dw_status (*credentials)(void *context, dw_credentials *out, dw_error *err);
     void *context;
+    bool token_only;
 } called;
 
 static dw_status fetch_called(void *self, dw_keys *out, dw_error *err)
@@ -332,24 +333,29 @@ static dw_status fetch_called(void *self, dw_keys *out, dw_error *err)
     if (status != DW_OK)
         return status;
     out->expires_ms = given.expires_ms;
-    status = given.access_key && given.secret_key
-                 ? dw_keys_copy(out, given.access_key, given.secret_key,
-                                given.session_token, err)
-                 : dw_fail(err, DW_INVALID, NULL,
-                           "%s gives no access key or no secret key", out->origin);
+    if (c->token_only ? !given.session_token : !given.access_key || !given.secret_key)
+        status = dw_fail(err, DW_INVALID, NULL, "%s gives no %s", out->origin,
+                         c->token_only ? "access token" : "access key or no secret key");
+    else if (c->token_only)
+        status = (out->session_token = dw_copy_string(given.session_token))
+                     ? DW_OK
+                     : dw_fail_memory(err, NULL);
+    else
+        status = dw_keys_copy(out, given.access_key, given.secret_key,
+                              given.session_token, err);
     if (given.release)
         given.release(&given);
     return status;
 }
 
 dw_status dw_key_ring_called(dw_key_ring **out, const dw_store_options *options,
-                             dw_error *err)
+                             bool token_only, dw_error *err)
 {
     *out = NULL;
     called *c = dw_alloc_zeroed(1, sizeof *c);
     if (!c)
         return dw_fail_memory(err, NULL);
-    *c = (called){options->credentials, options->credentials_context};
+    *c = (called){options->credentials, options->credentials_context, token_only};
     const dw_key_source source = {fetch_called, dw_free, c};
     return dw_key_ring_open(out, &source, err);
 }

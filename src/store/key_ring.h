@@ -18,7 +18,8 @@
 
 #define DW_KEYS_ORIGIN 256
 
-/* One set; it does not change once it is in a ring. */
+/* One set; it does not change once it is in a ring. An access token is a session_token
+ * alone. */
 typedef struct dw_keys {
     char *access_key, *secret_key, *session_token /* or NULL */;
     int64_t expires_ms;          /* of the wall clock; 0: not known */
@@ -52,9 +53,9 @@ dw_status dw_key_ring_fixed(dw_key_ring **out, const char *access_key,
                             const char *secret_key, const char *token, const char *origin,
                             dw_error *err);
 
-/* The keys that the caller's function gives, by OPTIONS. */
+/* The keys that the caller's function gives, by OPTIONS; TOKEN_ONLY: an access token. */
 dw_status dw_key_ring_called(dw_key_ring **out, const dw_store_options *options,
-                             dw_error *err);
+                             bool token_only, dw_error *err);
 
 /* Accepts NULL. */
 void dw_key_ring_close(dw_key_ring *ring);

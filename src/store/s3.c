@@ -156,9 +156,10 @@ static void get_facts(void *self, dw_store_facts *out)
     dw_s3 *s3 = self;
     const dw_endpoint *to = &s3->endpoint;
     pthread_mutex_lock(&s3->lock);
-    snprintf(out->server, sizeof out->server, "%s%s%.160s%.20s, region %s",
+    snprintf(out->server, sizeof out->server, "%s%s%.160s%.20s%s%s",
              to->host ? to->scheme : "", to->host ? "://" : "Amazon S3",
-             to->host ? to->host : "", to->path, s3->region);
+             to->host ? to->host : "", to->path, *s3->region ? ", region " : "",
+             s3->region);
     pthread_mutex_unlock(&s3->lock);
     dw_key_ring_facts(s3->keys, out);
     out->has_clock = atomic_load(&s3->has_clock);
@@ -291,6 +292,7 @@ dw_status dw_s3_store_open_at(dw_store **out, const char *url,
     s3->path_style = location->path_style;
     s3->follow_redirects = location->follow_redirects;
     s3->missing_is_403 = location->missing_is_403;
+    s3->is_google = location->is_google;
     s3->url = dw_copy_string(url);
     dw_status status = s3->url ? DW_OK : dw_fail_memory(err, url);
     if (status == DW_OK) {
@@ -320,10 +322,29 @@ static bool choose_path_style(const dw_aws_config *config, const char *bucket)
            strchr(bucket, '.');
 }
 
-/* SLASH, if not NULL, ends the bucket's name in NAME. */
-static dw_status open_bucket(dw_store **out, const char *url, char *name, char *slash,
-                             const dw_aws_files *files, const dw_store_options *options,
-                             dw_error *err)
+dw_status dw_s3_url_split(char **bucket, const char **prefix, const char *scheme,
+                          const char *url, dw_error *err)
+{
+    const size_t n_scheme = strlen(scheme);
+    *bucket = NULL;
+    if (strncmp(url, scheme, n_scheme) != 0)
+        return dw_fail(err, DW_INVALID, url, "the URL must be %sBUCKET[/PREFIX]", scheme);
+    char *name = dw_copy_string(url + n_scheme);
+    if (!name)
+        return dw_fail_memory(err, url);
+    for (size_t n = strlen(name); n > 0 && name[n - 1] == '/'; n--)
+        name[n - 1] = 0;
+    char *slash = strchr(name, '/');
+    if (slash)
+        *slash++ = 0;
+    *bucket = name;
+    *prefix = slash ? slash : "";
+    return check_names(url, name, *prefix, err);
+}
+
+static dw_status open_bucket(dw_store **out, const char *url, const char *bucket,
+                             const char *prefix, const dw_aws_files *files,
+                             const dw_store_options *options, dw_error *err)
 {
     const char *named = options ? options->profile : NULL;
     const bool anonymous = options && options->anonymous;
@@ -333,19 +354,17 @@ static dw_status open_bucket(dw_store **out, const char *url, char *name, char *
     dw_status status = dw_aws_profile_choose(&profile, files, named, err);
     if (status == DW_OK)
         status = dw_aws_config_load(&config, &profile, options, err);
-    if (status == DW_OK) /* a wrong URL is said before missing credentials */
-        status = check_names(url, name, slash ? slash + 1 : "", err);
     if (status == DW_OK && options && options->credentials)
-        status = dw_key_ring_called(&keys, options, err);
+        status = dw_key_ring_called(&keys, options, false, err);
     else if (status == DW_OK && !anonymous)
         status = dw_aws_chain_open(&keys, files, &profile, named, &config, err);
     if (status == DW_OK) {
         const dw_s3_location location = {
             .endpoint = config.endpoint,
-            .bucket = name,
-            .prefix = slash ? slash + 1 : "",
+            .bucket = bucket,
+            .prefix = prefix,
             .region = config.region,
-            .path_style = choose_path_style(&config, name),
+            .path_style = choose_path_style(&config, bucket),
             .keys = keys,
         };
         status = dw_s3_store_open_at(out, url, &location, options, err);
@@ -358,21 +377,15 @@ dw_status dw_s3_store_open(dw_store **out, const char *url,
                            const dw_store_options *options, dw_error *err)
 {
     *out = NULL;
-    if (strncmp(url, "s3://", 5) != 0)
-        return dw_fail(err, DW_INVALID, url, "the URL must be s3://BUCKET[/PREFIX]");
-    char *bucket = dw_copy_string(url + 5);
-    if (!bucket)
-        return dw_fail_memory(err, url);
-    size_t n = strlen(bucket);
-    while (n > 0 && bucket[n - 1] == '/')
-        bucket[--n] = 0;
-    char *slash = strchr(bucket, '/');
-    if (slash)
-        *slash = 0;
-    dw_aws_files files;
-    dw_status status = dw_aws_files_read(&files, err);
+    char *bucket;
+    const char *prefix;
+    dw_aws_files files = {0};
+    /* a wrong URL is said before missing credentials */
+    dw_status status = dw_s3_url_split(&bucket, &prefix, "s3://", url, err);
     if (status == DW_OK)
-        status = open_bucket(out, url, bucket, slash, &files, options, err);
+        status = dw_aws_files_read(&files, err);
+    if (status == DW_OK)
+        status = open_bucket(out, url, bucket, prefix, &files, options, err);
     dw_aws_files_release(&files);
     dw_free(bucket);
     return status;

@@ -1,4 +1,5 @@
-/* The driver for S3 and servers that speak its protocol. */
+/* The driver for S3 and servers that speak its protocol, and for Google Cloud Storage,
+ * whose XML API differs in how requests prove who sends them, and in conditions. */
 #ifndef DW_STORE_S3_H
 #define DW_STORE_S3_H
 
@@ -22,7 +23,18 @@ typedef struct dw_s3_location {
     bool follow_redirects; /* a GET may be redirected to another host */
     bool missing_is_403;   /* the server answers 403 for missing objects, so a listing
                               decides */
+    bool is_google; /* the keys are access tokens; headers are x-goog-, not x-amz- */
 } dw_s3_location;
+
+/* gs://BUCKET[/PREFIX]; the endpoint comes from OPTIONS or STORAGE_EMULATOR_HOST,
+ * otherwise it is Google's. */
+dw_status dw_gcs_store_open(dw_store **out, const char *url,
+                            const dw_store_options *options, dw_error *err);
+
+/* The parts of SCHEME://BUCKET[/PREFIX], checked. BUCKET is to be freed; PREFIX, which
+ * may be "", points into it. */
+dw_status dw_s3_url_split(char **bucket, const char **prefix, const char *scheme,
+                          const char *url, dw_error *err);
 
 /* The same for a given location. URL is for messages. */
 dw_status dw_s3_store_open_at(dw_store **out, const char *url,

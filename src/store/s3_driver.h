@@ -47,6 +47,7 @@ typedef struct dw_s3 {
     bool is_tigris; /* its regions agree on a condition only if requests ask for it */
     bool follow_redirects;
     bool missing_is_403;
+    bool is_google; /* bearer tokens, x-goog- */
     unsigned n_connections;
     unsigned n_tries;
     unsigned deadline_ms;

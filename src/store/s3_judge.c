@@ -9,8 +9,14 @@
 #include "base/mem.h"
 #include "store/s3_driver.h"
 
+/* Google's, which is all that its requests carry. */
+static bool is_access_token(const dw_keys *keys)
+{
+    return keys && !keys->access_key;
+}
+
 /* Whether the keys have expired or are no longer known, so that new ones may help. A
- * reply to HEAD has no body with a code: 400 is that of a refused token. */
+ * reply to HEAD has no body with a code: 400 is that of a refused session token. */
 static bool is_refused(const dw_s3_task *task)
 {
     static const char *const codes[] = {"ExpiredToken",         "InvalidToken",
@@ -19,6 +25,8 @@ static bool is_refused(const dw_s3_task *task)
     const dw_keys *keys = task->keys;
     if (!keys || task->target)
         return false;
+    if (is_access_token(keys))
+        return task->call.status == 401;
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(task->error.code, codes[i]) == 0)
             return true;
@@ -45,11 +53,17 @@ static dw_status fail_denied(const dw_s3_task *task, const char *where, dw_error
                        dw_keys_end(keys), keys->origin);
     if (is_refused(task))
         return dw_fail(err, DW_DENIED, where,
-                       "the session token has expired or is wrong (%s); get new "
-                       "credentials there",
-                       keys->origin);
+                       "the %s token has expired or is wrong (%s); get new credentials "
+                       "there",
+                       is_access_token(keys) ? "access" : "session", keys->origin);
     const bool reads =
         strcmp(task->method, "GET") == 0 || strcmp(task->method, "HEAD") == 0;
+    if (is_access_token(keys))
+        return dw_fail(err, DW_DENIED, where,
+                       "the account of the access token (%s) may not %s this (%d%s%s); "
+                       "give it a role on the bucket",
+                       keys->origin, reads ? "read" : "write", task->call.status,
+                       *code ? " " : "", code);
     return dw_fail(err, DW_DENIED, where,
                    "access key '...%s' (%s) may not %s this (%d%s%s); check its rights, "
                    "that it has not expired, and the secret",
@@ -124,6 +138,7 @@ static bool take_clock(dw_s3 *s3, dw_s3_task *task)
 {
     const char *text = dw_http_header(&task->call, "date");
     if (task->clock_taken || !task->keys || !text || task->target ||
+        is_access_token(task->keys) || /* which carries no date */
         (task->call.status != 403 && task->call.status != 401 &&
          strcmp(task->error.code, "RequestTimeTooSkewed") != 0))
         return false;

@@ -7,7 +7,8 @@
  *
  * Only a PUT is a conditional create on all servers. An upload in parts first checks if
  * the key is taken, and sends the condition with the request that completes it. Some
- * servers ignore that condition; then the second of two simultaneous writers wins.
+ * servers ignore that condition, and Google's knows none there; then the second of two
+ * simultaneous writers wins.
  * Objects that must have one winner are small and are written by PUT.
  */
 #include <string.h>
@@ -273,7 +274,7 @@ static dw_status complete_upload(upload *u, dw_error *err)
         .key = u->key,
         .sign_payload = true,
         .read = dw_s3_complete_parse,
-        .create = u->mode == DW_PUT_CREATE &&
+        .create = u->mode == DW_PUT_CREATE && !u->s3->is_google &&
                   atomic_load(&u->s3->conditional) != DW_S3_CONDITIONAL_NO,
     };
     task.call.send = body.bytes;

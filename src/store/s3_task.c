@@ -94,6 +94,7 @@ static dw_status hash_payload(const dw_s3_task *task, char out[DW_SHA256_TEXT],
 
 /* The condition that there is no such object yet. */
 static const dw_sigv4_header create_only = {"if-none-match", "*"};
+static const dw_sigv4_header create_only_google = {"x-goog-if-generation-match", "0"};
 
 static dw_status add_signature(dw_s3 *s3, dw_s3_task *task, const char *host,
                                const char *path, size_t *starts, dw_error *err)
@@ -105,6 +106,13 @@ static dw_status add_signature(dw_s3 *s3, dw_s3_task *task, const char *host,
     dw_status status = dw_key_ring_take(s3->keys, &task->keys, err);
     if (status != DW_OK)
         return status;
+    if (s3->is_google) {
+        begin_line(task, starts, "Authorization");
+        dw_write_text(&task->lines, "Bearer ");
+        dw_write_text(&task->lines, task->keys->session_token);
+        dw_write_u8(&task->lines, 0);
+        return DW_OK;
+    }
     char payload[DW_SHA256_TEXT];
     status = hash_payload(task, payload, err);
     if (status != DW_OK)
@@ -157,8 +165,10 @@ static dw_status build_for_bucket(dw_s3 *s3, dw_s3_task *task, size_t *starts,
         };
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
             dw_write_text(&task->url, parts[i]);
+        const dw_sigv4_header *create =
+            s3->is_google ? &create_only_google : &create_only;
         if (task->create)
-            add_line(task, starts, create_only.name, create_only.value);
+            add_line(task, starts, create->name, create->value);
         if (s3->is_tigris)
             add_line(task, starts, "X-Tigris-Consistent", "true");
         status =

@@ -77,14 +77,15 @@ dw_status dw_store_open(dw_store **out, const char *url, const dw_store_options 
         return dw_mem_store_open(out, url, err);
     if (strncmp(url, "s3://", 5) == 0)
         return dw_s3_store_open(out, url, &options, err);
+    if (strncmp(url, "gs://", 5) == 0)
+        return dw_gcs_store_open(out, url, &options, err);
     if (strncmp(url, "hf://", 5) == 0)
         return dw_hf_store_open(out, url, &options, err);
     /* the rest of an unknown URL may be secret */
-    return dw_fail(
-        err, DW_INVALID, NULL,
-        "no store is named by '%.*s:': it is file://, s3://, hf:// or mem:, or "
-        "a path, written ./NAME if NAME has a colon",
-        (int)(n_scheme < 64 ? n_scheme : 64), url);
+    return dw_fail(err, DW_INVALID, NULL,
+                   "no store is named by '%.*s:': it is file://, s3://, gs://, hf:// or "
+                   "mem:, or a path, written ./NAME if NAME has a colon",
+                   (int)(n_scheme < 64 ? n_scheme : 64), url);
 }
 
 dw_status dw_store_new(dw_store **out, const char *url, const dw_store_driver *driver,

@@ -10,6 +10,7 @@ import deltawire
 
 sys.path.insert(0, str(pathlib.Path(os.environ["DW_TEST_DIR"]) / "servers"))
 import cloud as clouds
+import google_cloud
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def test_botocore_session(cloud):
 
 
 @pytest.mark.parametrize("credentials,word", [
-    (lambda: "no tuple", "tuple"), (lambda: ("a", 5), "str"), (lambda: 1 / 0, "division"),
+    (lambda: "no tuple", "tuple"), (lambda: ("a", 5), "no access key"),
+    (lambda: (5, "a"), "str"), (lambda: 1 / 0, "division"),
     (lambda: ("a", "b", None, "soon"), "credentials"), (lambda: ("a b", "c"), "space")])
 def test_bad_credentials(cloud, credentials, word):
     with deltawire.Store("s3://bucket/s", endpoint=cloud.url,
@@ -62,6 +64,29 @@ def test_bad_credentials(cloud, credentials, word):
         with pytest.raises(deltawire.Error, match=word):
             store.get("k")
     assert cloud.counts["s3"] == 0
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_access_token(expires):
+    """Of Google: a function that gives (token, expiry)."""
+    with google_cloud.Google(lifetime=1) as google:
+        def ask():
+            given = google.issue()
+            when = datetime.datetime.now(datetime.timezone.utc) + \
+                datetime.timedelta(seconds=given["expires_in"])
+            return given["access_token"], when if expires else None
+
+        with deltawire.Store("gs://bucket/s", endpoint=google.url, credentials=ask) as store:
+            n = 0
+            while google.counts["issued"] < 4:
+                store.put(f"k{n}", b"text", create=True)
+                assert store.get(f"k{n}") == b"text"
+                n += 1
+        assert google.counts["issued"] < google.counts["storage"]
+        keys = deltawire.Store("gs://bucket/s", endpoint=google.url,
+                               credentials=lambda: ("key", "secret"))
+        with keys, pytest.raises(deltawire.Error, match="access token"):
+            keys.get("k0")
 
 
 def test_not_callable():

@@ -50,8 +50,8 @@ class Cloud(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, lifetime=3600.0):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, lifetime=3600.0, handler=None):
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.lock = threading.Lock()
         self.lifetime = lifetime
         self.objects, self.uploads = {}, {}
@@ -129,17 +129,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.path = "/" + self.path.split("/", 3)[3]
         self.path_only, _, self.query_text = self.path.partition("?")
         self.query = dict(urllib.parse.parse_qsl(self.query_text, keep_blank_values=True))
-        top = self.path_only.split("/")[1]
-        service = {"sts": self.sts, "container": self.container, "latest": self.instance}
+        self.top = self.path_only.split("/")[1]
         try:
-            service.get(top, self.s3)()
+            self.route()
         except Refused as refused:
-            error = (f"<Code>{refused.code}</Code>"
-                     f"<Message>{xml.sax.saxutils.escape(refused.message)}</Message>")
-            body = f"<Error>{error}</Error>"
-            if top == "sts":
-                body = f"<ErrorResponse>{body}</ErrorResponse>"
-            self.reply(refused.status, body)
+            self.reply(refused.status, self.explain(refused))
+
+    def route(self):
+        service = {"sts": self.sts, "container": self.container, "latest": self.instance}
+        service.get(self.top, self.s3)()
+
+    def explain(self, refused):
+        error = (f"<Error><Code>{refused.code}</Code>"
+                 f"<Message>{xml.sax.saxutils.escape(refused.message)}</Message></Error>")
+        return f"<ErrorResponse>{error}</ErrorResponse>" if self.top == "sts" else error
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
@@ -241,8 +244,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if (self.headers["Host"].endswith(TIGRIS)
                 and self.headers.get("X-Tigris-Consistent") != "true"):
             raise Refused(400, "InvalidArgument", "consistent in one region only")
+        self.serve(*self.place(), create)
+
+    def place(self):
+        """Bucket and key."""
         _, bucket, *rest = urllib.parse.unquote(self.path_only).split("/")
-        self.serve(bucket, "/".join(rest), create)
+        return bucket, "/".join(rest)
 
     def serve(self, bucket, key, create):
         server, at, query = self.server, (bucket, key), self.query

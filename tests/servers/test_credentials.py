@@ -41,7 +41,8 @@ class Place:
 
     def environment(self):
         kept = {name: value for name, value in os.environ.items()
-                if not name.startswith(("AWS_", "HF_"))
+                if not name.startswith(("AWS_", "HF_", "GOOGLE_", "GCE_",
+                                         "CLOUDSDK_", "STORAGE_"))
                 and not name.lower().endswith("_proxy")}
         return {**kept, "HOME": str(self.path), "LD_PRELOAD": str(PRELOAD),
                 "LOOPBACK_LOG": str(self.far), "http_proxy": "http://127.0.0.1:9",

@@ -38,7 +38,7 @@ static void test_urls(void **state)
 {
     (void)state;
     static const char *const refused[] = {
-        "",      "mem:",     "mem:a b",       "gs://b",  "https://x/",     "c:/windows",
+        "",      "mem:",     "mem:a b",       "az://b",  "https://x/",     "c:/windows",
         "MEM:x", "mem:../x", "file:relative", "file://", "file://host/dir"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         dw_store *store = (dw_store *)&state;
@@ -62,8 +62,9 @@ static void test_no_passwords(void **state)
 {
     (void)state;
     static const char *const urls[] = {
-        "s3://key:hunter2@bucket/prefix", "hf://hunter2@buckets/a/b",
-        "file://u:hunter2@host/dir", "nosuch://u:hunter2@host", "https://hunter2@host/a"};
+        "s3://key:hunter2@bucket/prefix", "gs://hunter2@bucket",
+        "hf://hunter2@buckets/a/b",       "file://u:hunter2@host/dir",
+        "nosuch://u:hunter2@host",        "https://hunter2@host/a"};
     for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
         dw_store *store;
         dw_error err = {0};
