@@ -1,5 +1,7 @@
 #include "base/hash.h"
 
+#include <string.h>
+
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
@@ -52,6 +54,12 @@ dw_status dw_hmac_sha256(uint8_t out[DW_SHA256_BYTES], const void *key, size_t n
     unsigned n = 0;
     return HMAC(EVP_sha256(), key, (int)n_key, bytes, n_bytes, out, &n) ? DW_OK
                                                                         : fail_hash(err);
+}
+
+bool dw_sha256_is_given(const uint8_t hash[DW_SHA256_BYTES])
+{
+    static const uint8_t none[DW_SHA256_BYTES];
+    return memcmp(hash, none, sizeof none) != 0;
 }
 
 void dw_hex_encode(char *out, const void *bytes, size_t n_bytes)

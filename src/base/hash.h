@@ -27,6 +27,9 @@ dw_status dw_sha256_of(uint8_t out[DW_SHA256_BYTES], const void *bytes, size_t n
 dw_status dw_hmac_sha256(uint8_t out[DW_SHA256_BYTES], const void *key, size_t n_key,
                          const void *bytes, size_t n_bytes, dw_error *err);
 
+/* Whether it is a hash: zeros stand for none. */
+bool dw_sha256_is_given(const uint8_t hash[DW_SHA256_BYTES]);
+
 /* Lower case, 2 * N_BYTES characters and a NUL. */
 void dw_hex_encode(char *out, const void *bytes, size_t n_bytes);
 

@@ -10,7 +10,8 @@
 dw_status dw_base_hash(uint8_t out[DW_SHA256_BYTES], const dw_tensor *tensors,
                        size_t n_tensors, unsigned n_threads, dw_error *err);
 
-/* DW_UNTRUSTED unless they have the hash WANTED. WHERE is for errors. */
+/* DW_UNTRUSTED unless they have the hash WANTED, if that is given. WHERE is for errors.
+ */
 dw_status dw_base_hash_check(const uint8_t wanted[DW_SHA256_BYTES],
                              const dw_tensor *tensors, size_t n_tensors,
                              unsigned n_threads, const char *where, dw_error *err);

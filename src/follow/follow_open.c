@@ -32,7 +32,7 @@ static dw_status recognise(dw_follower *f, uint64_t version, bool *found, dw_err
     if (status != DW_OK)
         return status == DW_NOT_FOUND ? DW_OK : status;
     const bool is_like = c.state == dw_target_state(f->weights);
-    if (is_like && c.has_base_sha256) {
+    if (is_like) {
         size_t n;
         const dw_tensor *tensors = dw_target_tensors(f->weights, &n);
         const char *dir = dw_target_dir(f->weights);

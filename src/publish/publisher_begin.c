@@ -206,7 +206,6 @@ static dw_status first_objects(dw_publisher *p, dw_commit_record *commit, dw_err
         size_t n;
         const dw_tensor *tensors = dw_target_tensors(p->baseline.follower->weights, &n);
         commit->base = (char *)(p->options.base_name ? p->options.base_name : "");
-        commit->has_base_sha256 = true;
         return dw_base_hash(commit->base_sha256, tensors, n, p->options.n_threads, err);
     }
     commit->content = DW_CONTENT_ANCHOR;

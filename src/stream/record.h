@@ -23,6 +23,7 @@
 #define DW_MAX_NOTE      4096         /* bytes of step, notes, job, messages */
 #define DW_MAX_EDGES     65536        /* of the hint */
 #define DW_KEY_TEXT      160          /* any key of a stream, with its NUL */
+#define DW_TIME_ROOM     32           /* a time of a record, with its NUL */
 #define DW_LIBRARY_TEXT  64           /* the version of a library, with its NUL */
 
 /* ---- keys ---- */
@@ -129,7 +130,8 @@ typedef struct dw_provenance {
     char host[DW_HOST_NAME_TEXT];
 } dw_provenance;
 
-/* ---- the records ---- */
+/* ---- the records ----
+ * The id of the stream is the first member of each. */
 
 /* How the tensors were made of the trainer's: for writers, which must go on in the same
  * way, and for people. A reader needs none of it. */
@@ -141,6 +143,7 @@ typedef struct dw_quantized {
 
 typedef struct dw_stream_record {
     char stream[DW_ID_TEXT];
+    char created[DW_TIME_ROOM];
     bool single_writer;
     dw_quantized quantized;
     dw_tensor *tensors; /* data NULL; names ascending */
@@ -155,7 +158,7 @@ typedef struct dw_epoch_record {
     char writer[DW_ID_TEXT];
     char *job;
     char *start; /* which start of the job, if its ranks must know; may be NULL */
-    char created[32];
+    char created[DW_TIME_ROOM];
     dw_provenance made_by;
     dw_process process; /* that claimed it; pid 0: not recorded */
     dw_record_seal seal;
@@ -182,20 +185,19 @@ typedef struct dw_commit_record {
     uint64_t epoch;
     char writer[DW_ID_TEXT];
     char write_id[DW_ID_TEXT];
-    char created[32];
+    char created[DW_TIME_ROOM];
     dw_provenance made_by;
     char *step;
     char *notes;
     dw_digest state;
     uint64_t n_changed;
-    dw_times times; /* dw_publish_moment */
+    dw_times times;        /* dw_publish_moment */
     uint64_t suspect_from; /* followers may have been wrong from this version up to the
                               one before; 0: none */
     dw_content content;
     bool restart; /* DELTA without objects, whose anchor is the only shortcut to it */
     char *base;   /* BASE: what it is, for people; else NULL */
-    bool has_base_sha256;
-    uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h) */
+    uint8_t base_sha256[DW_SHA256_BYTES]; /* BASE: of its tensors (base.h), or zeros */
     dw_fork fork;
     dw_origin source; /* of a derived stream */
     dw_file_list files;
@@ -210,7 +212,7 @@ typedef struct dw_shortcut_record {
     uint8_t commit_sha256[DW_SHA256_BYTES];
     uint8_t from_sha256[DW_SHA256_BYTES];
     dw_digest state;
-    char created[32];
+    char created[DW_TIME_ROOM];
     dw_objects objects;
     dw_record_seal seal;
 } dw_shortcut_record;
@@ -264,7 +266,7 @@ typedef struct dw_follower_record {
     char *host;
     char *status;
     char *message;
-    char time[32];
+    char time[DW_TIME_ROOM];
     dw_times times; /* dw_follow_moment */
 } dw_follower_record;
 
@@ -280,37 +282,26 @@ bool dw_record_signer(uint8_t key[DW_PUBLIC_KEY_BYTES], const void *bytes,
 dw_status dw_record_check(dw_record_seal *seal, const void *bytes, size_t n_bytes,
                           const char *where, dw_error *err);
 
-/* Each parse takes the bytes of a record and the object's name for errors; DW_CORRUPT
+/* A parse takes the bytes of a record and the object's name for errors; DW_CORRUPT
  * if they break the format, DW_UNSUPPORTED for another format version or a feature
  * that is required and unknown, DW_UNTRUSTED if a signature is there and wrong. */
-dw_status dw_stream_record_parse(dw_stream_record *out, const void *bytes, size_t n,
-                                 const char *where, dw_error *err);
-dw_status dw_epoch_record_parse(dw_epoch_record *out, const void *bytes, size_t n,
-                                const char *where, dw_error *err);
-dw_status dw_commit_record_parse(dw_commit_record *out, const void *bytes, size_t n,
-                                 const char *where, dw_error *err);
-dw_status dw_shortcut_record_parse(dw_shortcut_record *out, const void *bytes, size_t n,
-                                   const char *where, dw_error *err);
-dw_status dw_receipt_record_parse(dw_receipt_record *out, const void *bytes, size_t n,
-                                  const char *where, dw_error *err);
-dw_status dw_latest_record_parse(dw_latest_record *out, const void *bytes, size_t n,
-                                 const char *where, dw_error *err);
-dw_status dw_floor_record_parse(dw_floor_record *out, const void *bytes, size_t n,
-                                const char *where, dw_error *err);
-dw_status dw_follower_record_parse(dw_follower_record *out, const void *bytes, size_t n,
-                                   const char *where, dw_error *err);
+#define DW_DECLARE_RECORD(kind)                                                          \
+    dw_status dw_##kind##_record_parse(dw_##kind##_record *out, const void *bytes,       \
+                                       size_t n, const char *where, dw_error *err);      \
+    void dw_##kind##_record_release(dw_##kind##_record *record)
 
-void dw_stream_record_release(dw_stream_record *record);
-void dw_epoch_record_release(dw_epoch_record *record);
-void dw_commit_record_release(dw_commit_record *record);
-void dw_shortcut_record_release(dw_shortcut_record *record);
-void dw_receipt_record_release(dw_receipt_record *record);
-void dw_latest_record_release(dw_latest_record *record);
-void dw_follower_record_release(dw_follower_record *record);
+DW_DECLARE_RECORD(stream);
+DW_DECLARE_RECORD(epoch);
+DW_DECLARE_RECORD(commit);
+DW_DECLARE_RECORD(shortcut);
+DW_DECLARE_RECORD(receipt);
+DW_DECLARE_RECORD(latest);
+DW_DECLARE_RECORD(floor);
+DW_DECLARE_RECORD(follower);
 
 /* Each write appends the record's bytes to OUT, signed if KEY is not NULL, else
  * sealed. `seal` of the record is not read; that of stream, epoch, commit, shortcut and
- * receipt is filled with what was written. An empty `created` is filled with the time. */
+ * receipt is filled with what was written. An empty time is filled with now. */
 dw_status dw_stream_record_write(dw_writer *out, dw_stream_record *record,
                                  const dw_sign_key *key, dw_error *err);
 dw_status dw_epoch_record_write(dw_writer *out, dw_epoch_record *record,
@@ -321,11 +312,9 @@ dw_status dw_shortcut_record_write(dw_writer *out, dw_shortcut_record *record,
                                    const dw_sign_key *key, dw_error *err);
 dw_status dw_receipt_record_write(dw_writer *out, dw_receipt_record *record,
                                   const dw_sign_key *key, dw_error *err);
-dw_status dw_latest_record_write(dw_writer *out, const dw_latest_record *record,
-                                 dw_error *err);
-dw_status dw_floor_record_write(dw_writer *out, const dw_floor_record *record,
-                                dw_error *err);
-dw_status dw_follower_record_write(dw_writer *out, const dw_follower_record *record,
+dw_status dw_latest_record_write(dw_writer *out, dw_latest_record *record, dw_error *err);
+dw_status dw_floor_record_write(dw_writer *out, dw_floor_record *record, dw_error *err);
+dw_status dw_follower_record_write(dw_writer *out, dw_follower_record *record,
                                    dw_error *err);
 
 #endif

@@ -51,10 +51,10 @@ static bool read_cover(dw_cover *out, const dw_json *entry)
 
 void dw_field_covers(dw_fields *f, dw_cover **covers, size_t *n_covers, const char *name)
 {
-    const dw_json *list = dw_field_array(f, name);
+    size_t n;
+    const dw_json *list = dw_field_list(f, name, SIZE_MAX, &n);
     if (!list)
         return;
-    size_t n = dw_json_size(list);
     *covers = dw_alloc_array(n, sizeof **covers);
     if (!*covers) {
         dw_fields_fail_memory(f);

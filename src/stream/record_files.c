@@ -1,7 +1,6 @@
 #include "stream/record_files.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -175,14 +174,6 @@ uint64_t dw_file_list_bytes(const dw_file_list *list)
     return n_bytes;
 }
 
-void dw_file_list_release(dw_file_list *list)
-{
-    for (size_t i = 0; i < list->n; i++)
-        dw_free(list->items[i].name);
-    dw_free(list->items);
-    *list = (dw_file_list){0};
-}
-
 dw_status dw_file_list_copy(dw_file_list *out, const dw_file_list *list, dw_error *err)
 {
     *out = (dw_file_list){.is_given = list->is_given};
@@ -201,116 +192,71 @@ dw_status dw_file_list_copy(dw_file_list *out, const dw_file_list *list, dw_erro
     return DW_OK;
 }
 
-/* ---- reading ---- */
+/* ---- in a record ---- */
 
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+static const dw_member members[] = {
+    DW_MEMBER(dw_file_entry, name, "name", TEXT),
+    DW_MEMBER(dw_file_entry, key, "key", LABEL),
+    DW_MEMBER(dw_file_entry, n_bytes, "bytes", NUMBER),
+    DW_MEMBER(dw_file_entry, sha256, "sha256", SHA256),
+    {0},
+};
 
-static void refuse_same_keys(dw_fields *f, const dw_file_list *list)
+static void check_entry(dw_fields *f, const void *value)
 {
-    if (f->status != DW_OK || list->n < 2)
-        return;
-    const char **keys = dw_alloc_array(list->n, sizeof *keys);
-    if (!keys) {
-        dw_fields_fail_memory(f);
-        return;
-    }
-    for (size_t i = 0; i < list->n; i++)
-        keys[i] = list->items[i].key;
-    qsort(keys, list->n, sizeof *keys, compare_keys);
-    for (size_t i = 1; i < list->n; i++)
-        if (strcmp(keys[i - 1], keys[i]) == 0)
-            dw_fields_fail(f, DW_CORRUPT, "files", "names '%s' twice", keys[i]);
-    dw_free(keys);
-}
-
-static void read_name(dw_fields *f, dw_file_entry *out, const char *before)
-{
-    const char *why;
-    const char *name = dw_field_text(f, "name", DW_MAX_FILE_NAME);
-    if (f->status == DW_OK && !dw_file_name_valid(name, &why))
-        dw_fields_fail(f, DW_CORRUPT, "name", "%s", why);
-    if (f->status == DW_OK && before && strcmp(before, name) >= 0)
-        dw_fields_fail(f, DW_CORRUPT, "name", "does not come after the one before");
-    if (f->status != DW_OK)
-        return;
-    out->name = dw_copy_string(name);
-    if (!out->name)
-        dw_fields_fail_memory(f);
-}
-
-static void read_entry(dw_fields *f, dw_file_entry *out, const char *before,
-                       uint64_t *n_total)
-{
+    const dw_file_entry *entry = value;
     uint64_t version;
-    read_name(f, out, before);
-    const char *key = dw_field_text(f, "key", DW_KEY_TEXT - 1);
-    if (f->status == DW_OK && !dw_key_is_file(key, &version))
+    const char *why;
+    if (!dw_file_name_valid(entry->name, &why))
+        dw_fields_fail(f, DW_CORRUPT, "name", "%s", why);
+    if (!dw_key_is_file(entry->key, &version))
         dw_fields_fail(f, DW_CORRUPT, "key", "is no name of a companion file's object");
-    if (f->status == DW_OK)
-        memcpy(out->key, key, strlen(key) + 1);
-    out->n_bytes = dw_field_number(f, "bytes");
-    if (f->status == DW_OK && out->n_bytes > DW_MAX_FILES_BYTES - *n_total)
-        dw_fields_fail(f, DW_CORRUPT, "bytes",
-                       "brings the files to more than %u bytes, the limit",
-                       DW_MAX_FILES_BYTES);
-    *n_total += f->status == DW_OK ? out->n_bytes : 0;
-    dw_field_sha256(f, out->sha256, "sha256");
 }
 
-void dw_field_files(dw_fields *f, dw_file_list *out)
+static const dw_member_list entries = {members, sizeof(dw_file_entry),
+                                       offsetof(dw_file_entry, key), DW_MAX_FILES,
+                                       check_entry};
+
+static void read_files(dw_fields *f, const char *name, void *value)
 {
-    if (f->status != DW_OK || !dw_json_get(f->object, "files"))
-        return;
-    const dw_json *list = dw_field_array(f, "files");
-    const size_t n = dw_json_size(list);
-    if (n > DW_MAX_FILES)
-        dw_fields_fail(f, DW_CORRUPT, "files", "has %zu entries, over the limit of %d", n,
-                       DW_MAX_FILES);
-    if (f->status != DW_OK)
-        return;
-    out->items = dw_alloc_zeroed(n, sizeof *out->items);
-    if (!out->items) {
-        dw_fields_fail_memory(f);
-        return;
-    }
+    dw_file_list *out = value;
+    out->items = dw_field_items(f, name, &entries, &out->n);
     out->is_given = true;
-    out->n = n;
-    uint64_t n_total = 0;
-    const dw_json *item = dw_json_first(list);
-    for (size_t i = 0; item && f->status == DW_OK; i++, item = dw_json_next(list, item)) {
-        char path[40];
-        snprintf(path, sizeof path, "files[%zu].", i);
-        dw_fields entry = {
-            .object = item, .path = path, .where = f->where, .err = f->err};
-        if (dw_json_is_object(item))
-            read_entry(&entry, &out->items[i], i > 0 ? out->items[i - 1].name : NULL,
-                       &n_total);
-        else
-            dw_fields_fail(f, DW_CORRUPT, "files", "has at %zu no object", i);
-        if (f->status == DW_OK)
-            f->status = entry.status;
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; f->status == DW_OK && i < out->n; i++) {
+        const dw_file_entry *entry = &out->items[i];
+        if (i > 0 && strcmp(entry[-1].name, entry->name) >= 0)
+            dw_fields_fail(f, DW_CORRUPT, name,
+                           "has '%s', which does not come after the name before",
+                           entry->name);
+        if (entry->n_bytes > DW_MAX_FILES_BYTES - n_bytes)
+            dw_fields_fail(f, DW_CORRUPT, name,
+                           "has more than %u bytes together, the limit",
+                           DW_MAX_FILES_BYTES);
+        n_bytes += entry->n_bytes;
     }
-    refuse_same_keys(f, out);
 }
 
-/* ---- writing ---- */
-
-void dw_write_files(dw_writer *out, const dw_file_list *list)
+static void write_files(dw_writer *out, const void *value)
 {
-    dw_write_u8(out, '[');
-    for (size_t i = 0; i < list->n; i++) {
-        const dw_file_entry *entry = &list->items[i];
-        char sha256[DW_SHA256_TEXT];
-        dw_hex_encode(sha256, entry->sha256, DW_SHA256_BYTES);
-        dw_write_text(out, i ? ",{\"name\":" : "{\"name\":");
-        dw_write_json_string(out, entry->name);
-        dw_write_text(out, ",\"key\":");
-        dw_write_json_string(out, entry->key);
-        dw_write_format(out, ",\"bytes\":%" PRIu64 ",\"sha256\":\"%s\"}", entry->n_bytes,
-                        sha256);
-    }
-    dw_write_u8(out, ']');
+    const dw_file_list *list = value;
+    dw_write_items(out, &entries, list->items, list->n);
 }
+
+void dw_file_list_release(dw_file_list *list)
+{
+    dw_items_release(&entries, list->items, list->n);
+    *list = (dw_file_list){0};
+}
+
+static void release_files(void *list)
+{
+    dw_file_list_release(list);
+}
+
+static bool is_given(const void *list)
+{
+    return ((const dw_file_list *)list)->is_given;
+}
+
+const dw_member_own dw_files_member = {read_files, write_files, release_files, is_given};

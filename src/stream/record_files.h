@@ -36,10 +36,6 @@ uint64_t dw_file_list_bytes(const dw_file_list *list);
 dw_status dw_file_list_copy(dw_file_list *out, const dw_file_list *list, dw_error *err);
 void dw_file_list_release(dw_file_list *list);
 
-/* Takes the optional member `files`. Names, keys, their order, number and the sum of
- * their sizes are checked before anything is allocated for them. */
-void dw_field_files(dw_fields *f, dw_file_list *out);
-/* Without the member's name. */
-void dw_write_files(dw_writer *out, const dw_file_list *list);
+extern const dw_member_own dw_files_member; /* a dw_file_list, optional in a commit */
 
 #endif

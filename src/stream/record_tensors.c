@@ -124,16 +124,14 @@ static const char *read_tensor(dw_tensor *out, cursor *rest, const dw_json *entr
     return read_shape(out, rest, shape);
 }
 
-void dw_field_tensors(dw_fields *f, dw_stream_record *out)
+static void read_tensors(dw_fields *f, const char *member, void *record)
 {
-    const dw_json *list = dw_field_array(f, "tensors");
-    size_t n = dw_json_size(list);
+    dw_stream_record *out = record;
+    size_t n;
+    const dw_json *list = dw_field_list(f, member, DW_MAX_TENSORS, &n);
     cursor rest = {0};
     if (n == 0)
-        dw_fields_fail(f, DW_CORRUPT, "tensors", "is empty");
-    if (n > DW_MAX_TENSORS)
-        dw_fields_fail(f, DW_CORRUPT, "tensors", "has %zu entries, over the limit of %d",
-                       n, DW_MAX_TENSORS);
+        dw_fields_fail(f, DW_CORRUPT, member, "is empty");
     if (f->status != DW_OK)
         return;
     if (!allocate(out, &rest, list, n)) {
@@ -160,11 +158,12 @@ void dw_field_tensors(dw_fields *f, dw_stream_record *out)
         out->n_tensors = n;
 }
 
-void dw_write_tensors(dw_writer *out, const dw_tensor *tensors, size_t n_tensors)
+static void write_tensors(dw_writer *out, const void *record)
 {
+    const dw_stream_record *r = record;
     dw_write_u8(out, '[');
-    for (size_t i = 0; i < n_tensors; i++) {
-        const dw_tensor *t = &tensors[i];
+    for (size_t i = 0; i < r->n_tensors; i++) {
+        const dw_tensor *t = &r->tensors[i];
         dw_write_text(out, i ? ",[" : "[");
         dw_write_json_string(out, t->name);
         dw_write_format(out, ",\"%s\",[", dw_dtype_name(t->dtype));
@@ -174,3 +173,13 @@ void dw_write_tensors(dw_writer *out, const dw_tensor *tensors, size_t n_tensors
     }
     dw_write_u8(out, ']');
 }
+
+static void release_tensors(void *record)
+{
+    dw_stream_record *r = record;
+    dw_free(r->tensors);
+    dw_free(r->arena);
+}
+
+const dw_member_own dw_tensors_member = {read_tensors, write_tensors, release_tensors,
+                                         NULL};

@@ -70,7 +70,6 @@ static dw_status read_step(dw_route_step *out, dw_stream *s, const dw_edge *edge
         out->objects = c->objects;
         out->fork = c->fork;
         out->base = c->base;
-        out->has_base_sha256 = c->has_base_sha256;
         memcpy(out->base_sha256, c->base_sha256, sizeof out->base_sha256);
         c->objects = (dw_objects){0};
         c->fork.url = NULL;

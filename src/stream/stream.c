@@ -591,30 +591,30 @@ dw_status dw_stream_version(dw_stream *s, uint64_t version, dw_version_info *out
         return status;
     dw_commit_record_release(&s->shown);
     s->shown = c;
-    *out =
-        (dw_version_info){.version = version,
-                          .content = c.content,
-                          .epoch = c.epoch,
-                          .created = s->shown.created,
-                          .step = c.step,
-                          .notes = c.notes,
-                          .state = c.state,
-                          .n_changed = c.n_changed,
-                          .suspect_from = c.suspect_from,
-                          .times = c.times,
-                          .library = s->shown.made_by.library,
-                          .host = s->shown.made_by.host,
-                          .n_objects = c.objects.n,
-                          .n_bytes = dw_objects_bytes(&c.objects),
-                          .is_signed = c.seal.is_signed,
-                          .base = c.base,
-                          .base_sha256 = c.has_base_sha256 ? s->shown.base_sha256 : NULL,
-                          .fork_url = c.fork.url,
-                          .fork_version = c.fork.version,
-                          .commit_sha256 = s->shown.seal.sha256,
-                          .restart = c.restart,
-                          .n_files = c.files.n,
-                          .n_file_bytes = dw_file_list_bytes(&c.files)};
+    *out = (dw_version_info){
+        .version = version,
+        .content = c.content,
+        .epoch = c.epoch,
+        .created = s->shown.created,
+        .step = c.step,
+        .notes = c.notes,
+        .state = c.state,
+        .n_changed = c.n_changed,
+        .suspect_from = c.suspect_from,
+        .times = c.times,
+        .library = s->shown.made_by.library,
+        .host = s->shown.made_by.host,
+        .n_objects = c.objects.n,
+        .n_bytes = dw_objects_bytes(&c.objects),
+        .is_signed = c.seal.is_signed,
+        .base = c.base,
+        .base_sha256 = dw_sha256_is_given(c.base_sha256) ? s->shown.base_sha256 : NULL,
+        .fork_url = c.fork.url,
+        .fork_version = c.fork.version,
+        .commit_sha256 = s->shown.seal.sha256,
+        .restart = c.restart,
+        .n_files = c.files.n,
+        .n_file_bytes = dw_file_list_bytes(&c.files)};
     memcpy(out->key, c.seal.key, sizeof out->key);
     if (c.source.stream[0])
         out->source = (dw_version_source){s->shown.source.stream, c.source.version,
@@ -637,9 +637,8 @@ static dw_status show_follower(dw_stream *s, const char *key, dw_follower_fn fn,
     char own_key[DW_KEY_TEXT]; /* nobody reports for another follower */
     dw_key_follower(own_key, f.id);
     if (strcmp(f.stream, s->record.stream) == 0 && strcmp(own_key, key) == 0)
-        fn(context,
-           &(dw_follower_info){f.id, f.version, f.host, f.status, f.message, f.time,
-                            f.times});
+        fn(context, &(dw_follower_info){f.id, f.version, f.host, f.status, f.message,
+                                        f.time, f.times});
     dw_follower_record_release(&f);
     return DW_OK;
 }

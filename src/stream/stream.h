@@ -134,7 +134,6 @@ typedef struct dw_route_step {
     dw_objects objects;
     dw_fork fork;
     char *base;
-    bool has_base_sha256;
     uint8_t base_sha256[DW_SHA256_BYTES];
     uint64_t epoch;
 } dw_route_step;
