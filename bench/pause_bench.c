@@ -74,7 +74,7 @@ static dw_rollout *open_rollout(dw_store *store, const char *dir, dw_engine **en
     dw_rollout_options options;
     dw_follow_options_init(&follow);
     follow.into = dir;
-    dw_rollout_options_init(&options);
+    options = (dw_rollout_options){0};
     options.engines = engine;
     options.n_engines = 1;
     options.watch = (dw_rollout_watch){.step = print_step, .context = w};

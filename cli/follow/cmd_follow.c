@@ -48,8 +48,7 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_sessi
  */
 static dw_status open_rollout(cli_follow *f, dw_error *err)
 {
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
+    dw_rollout_options options = {0};
     options.engines = f->engines.engines;
     options.n_engines = f->engines.specs.n;
     options.patience_ms = f->engines.patience_ms;

@@ -23,7 +23,7 @@ const cli_option cli_agent_rows[] = {
 void cli_agent_options_init(cli_agent_options *options)
 {
     *options = (cli_agent_options){0};
-    dw_agent_options_init(&options->agent);
+    options->agent = (dw_agent_options){0};
     options->agent.listen = NULL;
 }
 

@@ -55,7 +55,6 @@ static void check_usage(const cli_engines *e, const cli_session *s)
 int cli_engines_open(cli_engines *e, const cli_session *s)
 {
     dw_error err;
-    e->options.struct_bytes = sizeof e->options;
     check_usage(e, s);
     dw_status status = DW_OK;
     if (e->token_path) {

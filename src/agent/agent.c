@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
-#include "base/options.h"
 
 #define DEFAULT_LISTEN "127.0.0.1:0"
 #define WATCHED_MS     30000
@@ -25,11 +24,8 @@ static dw_status open_agent(dw_agent *agent, const dw_agent_options *options,
 
 dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_error *err)
 {
-    dw_agent_options wanted;
+    dw_agent_options wanted = options ? *options : (dw_agent_options){0};
     *out = NULL;
-    dw_status status = DW_OPTIONS_TAKE(dw_agent_options, &wanted, options, err);
-    if (status != DW_OK)
-        return status;
     if (!wanted.listen)
         wanted.listen = DEFAULT_LISTEN;
     dw_agent *agent = dw_alloc_zeroed(1, sizeof *agent);
@@ -40,7 +36,7 @@ dw_status dw_agent_start(dw_agent **out, const dw_agent_options *options, dw_err
         return dw_fail_memory(err, wanted.listen);
     }
     pthread_mutex_init(&agent->lock, NULL);
-    status = open_agent(agent, &wanted, err);
+    dw_status status = open_agent(agent, &wanted, err);
     if (status == DW_OK)
         *out = agent;
     else

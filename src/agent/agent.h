@@ -23,7 +23,6 @@
 typedef struct dw_agent dw_agent;
 
 typedef struct dw_agent_options {
-    size_t struct_bytes;  /* set by dw_agent_options_init */
     const char *listen;   /* HOST:PORT or [IPV6]:PORT; port 0: a free one. Default
                              127.0.0.1:0 */
     const char *token;    /* clients must send it as `Authorization: Bearer`, except for
@@ -34,12 +33,6 @@ typedef struct dw_agent_options {
                          it without TLS, for networks that have their own */
     bool stream_only; /* there is no follower: no pin, and readiness is the stream's */
 } dw_agent_options;
-
-static inline void dw_agent_options_init(dw_agent_options *options)
-{
-    memset(options, 0, sizeof *options);
-    options->struct_bytes = sizeof *options;
-}
 
 /* Binds and starts to answer. DW_INVALID for a wrong address or token, or if the token is
  * missing; DW_CONFLICT if the port is taken; DW_MISMATCH if the key does not belong to

@@ -1,8 +1,7 @@
 /* Engines: inference servers that take new weights.
  *
  * An engine has four functions: probe, pause, apply and resume. There are drivers for
- * vLLM, for SGLang and for commands. A program that serves by itself passes its own
- * functions (dw_engine_new). rollout.h calls them in the right order.
+ * vLLM, for SGLang and for commands. rollout.h calls them in the right order.
  *
  * Every call of a driver ends within the time limits of the options.
  */
@@ -23,7 +22,6 @@ typedef struct dw_engine dw_engine;
 
 /* NULL and 0 mean the default. */
 typedef struct dw_engine_options {
-    size_t struct_bytes;     /* set by dw_engine_options_init */
     unsigned pause_ms;       /* the time limit of a pause or a resume; default 10,000, of
                                 a command 30,000 */
     unsigned apply_ms;       /* of an update; default 600,000 */
@@ -33,12 +31,6 @@ typedef struct dw_engine_options {
     const char *shell_apply;
     const char *shell_resume;
 } dw_engine_options;
-
-static inline void dw_engine_options_init(dw_engine_options *options)
-{
-    memset(options, 0, sizeof *options);
-    options->struct_bytes = sizeof *options;
-}
 
 /* Opens the engine that SPEC names. Sends nothing to it yet.
  *
@@ -54,7 +46,7 @@ dw_status dw_engine_open(dw_engine **out, const char *spec,
                          const dw_engine_options *options, dw_error *err);
 void dw_engine_close(dw_engine *engine);
 
-/* ---- drivers: the caller's own engines --------------------------------------- */
+/* ---- drivers ------------------------------------------------------------------ */
 
 /* The version that an engine is brought to. */
 typedef struct dw_engine_update {
@@ -74,14 +66,13 @@ typedef struct dw_engine_info {
     char software[64]; /* "vLLM 0.32.0"; empty: not known */
 } dw_engine_info;
 
-/* `self` is the argument of dw_engine_new. The functions return DW_NOT_FOUND if the
+/* The functions fill the error, and return DW_NOT_FOUND if the
  * engine does not run or does not serve yet; DW_UNAVAILABLE if it does not answer in time
  * or not completely, so that nobody knows what it did; DW_DENIED; DW_UNSUPPORTED if it
  * cannot do it; DW_INVALID for a wrong answer; DW_CONFLICT if it refuses. A function may
  * be NULL if there is nothing to do. To call a function twice has the same effect as
  * once; for apply, with the same update. */
 typedef struct dw_engine_driver {
-    size_t struct_bytes; /* sizeof(dw_engine_driver) */
     const char *name;
 
     /* Reports if the engine serves, and which version. */
@@ -103,12 +94,6 @@ typedef struct dw_engine_driver {
 
     void (*close)(void *self);
 } dw_engine_driver;
-
-/* An engine with a driver of the caller's. DRIVER and WHERE are copied; WHERE is for
- * people and may be NULL. dw_engine_close calls the driver's close. If this fails, SELF
- * stays the caller's and close is not called. */
-dw_status dw_engine_new(dw_engine **out, const dw_engine_driver *driver, void *self,
-                        const char *where, dw_error *err);
 
 /* ---- the state of an engine, as a rollout reports it --------------------------- */
 

@@ -137,7 +137,6 @@ static void close_driver(void *self)
 
 /* There is no probe: no command reports a version. */
 static const dw_engine_driver exec_driver = {
-    .struct_bytes = sizeof exec_driver,
     .name = "exec",
     .pause = pause_engine,
     .apply = apply,
@@ -168,7 +167,7 @@ dw_status dw_exec_open(dw_engine **out, const dw_engine_options *options, dw_err
         close_driver(c);
         return dw_fail_memory(err, NULL);
     }
-    dw_status status = dw_engine_make(out, &exec_driver, c, NULL, NULL, err);
+    dw_status status = dw_engine_new(out, &exec_driver, c, NULL, NULL, err);
     if (status != DW_OK)
         close_driver(c);
     return status;

@@ -152,7 +152,7 @@ static void distrust_paused(dw_rollout *r, const dw_error *err)
     for (size_t i = 0; i < r->n_engines; i++) {
         dw_host_engine *e = &r->engines[i];
         if (e->state != DW_HOST_NEW && e->state != DW_HOST_RUNNING &&
-            !dw_engine_has_own_weights(e->engine))
+            !e->engine->own_weights)
             dw_host_engine_distrust(e, err);
     }
 }
@@ -315,8 +315,7 @@ static dw_status finish_weights(step *s, dw_error *err)
 static bool is_apart(const step *s, const dw_host_engine *e)
 {
     const bool has_patch = e->by_patch && dw_host_engine_serves(e, s->update.version);
-    return dw_engine_has_own_weights(e->engine) &&
-           (has_patch || e->part == DW_PART_LEFT_OUT);
+    return e->engine->own_weights && (has_patch || e->part == DW_PART_LEFT_OUT);
 }
 
 /* The weights are damaged: no engine may use them. */

@@ -71,8 +71,8 @@ void dw_host_engine_init(dw_host_engine *e, const dw_rollout *rollout, dw_engine
 {
     *e =
         (dw_host_engine){.rollout = rollout, .engine = engine, .believed = DW_NO_VERSION};
-    e->status.driver = dw_engine_driver_name(engine);
-    e->status.where = dw_engine_where(engine);
+    e->status.driver = engine->driver->name;
+    e->status.where = engine->where;
     e->status.version = DW_NO_VERSION;
 }
 
@@ -144,9 +144,9 @@ void dw_host_engine_judge_absence(dw_host_engine *e)
     unsigned patience_ms = e->rollout->options.patience_ms;
     /* the stores do not harm it. One that has ended may be reading the directory again,
      * and one that reads it in place does */
-    if (patience_ms == 0 && e->is_silent && dw_engine_has_own_weights(e->engine))
+    if (patience_ms == 0 && e->is_silent && e->engine->own_weights)
         patience_ms = DW_PATIENCE_MS;
-    const uint64_t away_at = dw_engine_away_at(e->engine);
+    const uint64_t away_at = e->engine->away_at;
     if (away_at == 0 || patience_ms == 0) {
         if (e->part == DW_PART_LEFT_OUT) /* it was silent, and has ended since */
             e->part = DW_PART_FULL;
@@ -167,8 +167,8 @@ static void is_away(dw_host_engine *e, const dw_error *err, uint64_t sent)
     if (err->code == DW_NOT_FOUND)
         is_gone(e);
     set_version(e, DW_NO_VERSION); /* it may come back as another process */
-    if (dw_engine_away_at(e->engine) == 0)
-        dw_engine_set_away(e->engine, sent > 0 ? sent : 1);
+    if (e->engine->away_at == 0)
+        e->engine->away_at = sent > 0 ? sent : 1;
     dw_host_engine_judge_absence(e);
     show(e, DW_ENGINE_AWAY, err);
 }
@@ -184,7 +184,7 @@ static void is_there(dw_host_engine *e)
 static void is_well(dw_host_engine *e)
 {
     e->n_hung = 0;
-    dw_engine_set_away(e->engine, 0);
+    e->engine->away_at = 0;
     e->is_silent = false;
     is_there(e);
 }
@@ -244,7 +244,7 @@ void dw_host_engine_confirm(dw_host_engine *e, const dw_engine_update *update)
 {
     if (e->state == DW_HOST_NEW)
         take_event(e, UNANSWERED); /* another process may have paused it */
-    if (!dw_engine_can_probe(e->engine))
+    if (!e->engine->driver->probe)
         e->believed = update->version;
     dw_host_engine_resume(e, update);
     if (e->state != DW_HOST_RUNNING || !dw_host_engine_serves(e, update->version))
@@ -332,7 +332,7 @@ static bool update_once(dw_host_engine *e, const dw_engine_update *update, dw_er
         take_event(e, UPDATED);
         e->must_reload = false;
         e->by_patch = update->patch != NULL;
-        e->believed = dw_engine_can_probe(e->engine) ? DW_NO_VERSION : update->version;
+        e->believed = e->engine->driver->probe ? DW_NO_VERSION : update->version;
         set_version(e, update->version);
         show(e, DW_ENGINE_PAUSED, NULL);
         return true;
@@ -385,8 +385,7 @@ void dw_host_engine_apply(dw_host_engine *e, const dw_engine_update *update)
 void dw_host_engine_resume(dw_host_engine *e, const dw_engine_update *update)
 {
     dw_error err = {0};
-    if (e->state != DW_HOST_PAUSED ||
-        (e->rollout->recovering && !dw_engine_has_own_weights(e->engine)))
+    if (e->state != DW_HOST_PAUSED || (e->rollout->recovering && !e->engine->own_weights))
         return;
     const uint64_t sent = dw_clock_ms();
     e->t_resume = dw_clock_us();

@@ -137,7 +137,7 @@ void dw_host_engines_pass_by(dw_rollout *r)
 {
     for (size_t i = 0; i < r->n_engines; i++) {
         dw_host_engine *e = &r->engines[i];
-        if (e->part == DW_PART_LEFT_OUT && !dw_engine_has_own_weights(e->engine))
+        if (e->part == DW_PART_LEFT_OUT && !e->engine->own_weights)
             dw_host_engine_distrust(e, NULL);
     }
 }

@@ -104,7 +104,7 @@ static bool serve_recovered(dw_rollout *r, const dw_follow_options *follow)
 static void release_engine(dw_host_engine *e, void *context)
 {
     const bool *is_whole = context;
-    if (*is_whole || dw_engine_has_own_weights(e->engine))
+    if (*is_whole || e->engine->own_weights)
         dw_host_engine_release(e);
 }
 
@@ -140,8 +140,8 @@ static void serve_what_is_there(dw_rollout *r, const dw_follow_options *follow,
     dw_engine_update update;
     if (check_lock(follow->into, NULL) != DW_OK)
         return; /* another process may have paused them */
-    bool is_whole = pending && dw_target_check_whole(&at, follow->into,
-                                                      follow->n_threads, NULL) == DW_OK;
+    bool is_whole = pending && dw_target_check_whole(&at, follow->into, follow->n_threads,
+                                                     NULL) == DW_OK;
     r->recovering = r->recovering && !is_whole;
     dw_host_engines_each(r, release_engine, &is_whole);
     if (!any_is_stuck(r))
@@ -183,9 +183,8 @@ dw_status dw_rollout_open(dw_rollout **out, dw_store *store,
         return dw_fail_memory(err, NULL);
     dw_follow_options follow;
     dw_status status = DW_OPTIONS_TAKE(dw_follow_options, &follow, given_follow, err);
-    if (status == DW_OK)
-        status = DW_OPTIONS_TAKE(dw_rollout_options, &r->options, given, err);
     if (status == DW_OK) {
+        r->options = given ? *given : (dw_rollout_options){0};
         if (r->options.n_tries == 0)
             r->options.n_tries = N_TRIES;
         status = make_engines(r, err);

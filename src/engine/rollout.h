@@ -68,7 +68,6 @@ typedef struct dw_rollout_watch {
 } dw_rollout_watch;
 
 typedef struct dw_rollout_options {
-    size_t struct_bytes;       /* set by dw_rollout_options_init */
     dw_engine *const *engines; /* they must outlive it */
     size_t n_engines;          /* at most DW_MAX_ENGINES; 0: only a follower */
     unsigned patience_ms; /* how long to wait for an engine that does not answer. Then it
@@ -84,12 +83,6 @@ typedef struct dw_rollout_options {
 
 #define DW_MAX_ENGINES    64
 #define DW_READY_LIMIT_MS 2000
-
-static inline void dw_rollout_options_init(dw_rollout_options *options)
-{
-    memset(options, 0, sizeof *options);
-    options->struct_bytes = sizeof *options;
-}
 
 /* Opens a follower (follow.h). If a killed process left an apply unfinished, pauses the
  * engines first: DW_UNAVAILABLE if one that is not known to be away cannot be paused. */

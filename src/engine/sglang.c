@@ -207,7 +207,6 @@ static void close_driver(void *self)
 }
 
 static const dw_engine_driver sglang_driver = {
-    .struct_bytes = sizeof sglang_driver,
     .name = "sglang",
     .probe = probe,
     .pause = pause_engine,
@@ -225,9 +224,9 @@ dw_status dw_sglang_open(dw_engine **out, const char *url,
     g->label = DW_LABEL_UNKNOWN;
     dw_status status = dw_engine_http_init(&g->http, url, options, err);
     if (status == DW_OK)
-        status = dw_engine_make(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
+        status = dw_engine_new(out, &sglang_driver, g, g->http.url, &g->http.gone, err);
     if (status == DW_OK)
-        dw_engine_set_own_weights(*out);
+        (*out)->own_weights = true;
     else
         close_driver(g);
     return status;

@@ -336,7 +336,6 @@ static void close_driver(void *self)
 }
 
 static const dw_engine_driver vllm_driver = {
-    .struct_bytes = sizeof vllm_driver,
     .name = "vllm",
     .probe = probe,
     .pause = pause_engine,
@@ -354,9 +353,9 @@ dw_status dw_vllm_open(dw_engine **out, const char *url, const dw_engine_options
     v->label = DW_LABEL_UNKNOWN;
     dw_status status = dw_engine_http_init(&v->http, url, options, err);
     if (status == DW_OK)
-        status = dw_engine_make(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
+        status = dw_engine_new(out, &vllm_driver, v, v->http.url, &v->http.gone, err);
     if (status == DW_OK)
-        dw_engine_set_own_weights(*out);
+        (*out)->own_weights = true;
     else
         close_driver(v);
     return status;

@@ -95,10 +95,9 @@ int main(int argc, char **argv)
     luck = strtoull(argv[4], NULL, 10);
     const unsigned limit_ms = (unsigned)strtoul(argv[3], NULL, 10);
     const dw_engine_options engine_options = {
-        sizeof engine_options, limit_ms, limit_ms, limit_ms, NULL, NULL, NULL, NULL};
+        .pause_ms = limit_ms, .apply_ms = limit_ms, .probe_ms = limit_ms};
     dw_status status = soak_store_open(&store, argv[1], &err);
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
+    dw_rollout_options options = {0};
     for (; status == DW_OK && options.n_engines < (size_t)argc - 5; options.n_engines++)
         status = dw_engine_open(&engines[options.n_engines], argv[5 + options.n_engines],
                                 &engine_options, &err);

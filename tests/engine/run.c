@@ -148,7 +148,7 @@ static void look_after(void)
 static bool has_newest(const actor *a)
 {
     dw_engine_http http;
-    dw_engine_options options = {.struct_bytes = sizeof options, .probe_ms = 2000};
+    dw_engine_options options = {.probe_ms = 2000};
     dw_engine_question question = {"GET", "/test/status", NULL, options.probe_ms, ""};
     dw_engine_answer answer = {0};
     uint64_t version = UINT64_MAX, n_sweeps = 0;

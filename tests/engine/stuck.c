@@ -83,7 +83,7 @@ static void end_agent(int number)
 static bool ask(size_t i, const char *path, dw_engine_answer *answer)
 {
     dw_engine_http http;
-    dw_engine_options options = {.struct_bytes = sizeof options, .probe_ms = 2000};
+    dw_engine_options options = {.probe_ms = 2000};
     dw_engine_question question = {"GET", path, NULL, options.probe_ms, ""};
     const bool good = dw_engine_http_init(&http, run.urls[i], &options, NULL) == DW_OK &&
                       dw_engine_ask(&http, &question, answer, NULL) == DW_OK;

@@ -66,8 +66,7 @@ int main(int argc, char **argv)
 {
     dw_agent *agent;
     dw_error err;
-    dw_agent_options options;
-    dw_agent_options_init(&options);
+    dw_agent_options options = {0};
     options.stream_only = argc > 1 && strcmp(argv[1], "--stream") == 0;
     if (dw_agent_start(&agent, &options, &err) != DW_OK) {
         fprintf(stderr, "%s: %s\n", err.where, err.text);

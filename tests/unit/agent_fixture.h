@@ -23,7 +23,7 @@ static inline void agent_start(const dw_agent_options *options)
 static inline int agent_begin(void **state)
 {
     (void)state;
-    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options)});
+    agent_start(&(dw_agent_options){0});
     return 0;
 }
 

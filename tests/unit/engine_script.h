@@ -61,11 +61,8 @@ static inline void set_limit(const char *reply)
 static inline dw_engine *open_engine(const char *driver, const char *url,
                                      const char *token)
 {
-    dw_engine_options options = {.struct_bytes = sizeof options,
-                                 .pause_ms = limit_ms,
-                                 .apply_ms = limit_ms,
-                                 .probe_ms = limit_ms,
-                                 .token = token};
+    dw_engine_options options = {
+        .pause_ms = limit_ms, .apply_ms = limit_ms, .probe_ms = limit_ms, .token = token};
     char spec[256];
     dw_engine *engine = NULL;
     dw_error err = {0};
@@ -130,7 +127,7 @@ static char agreeable_spec[128];
 
 static dw_status ask_everything(dw_error *err)
 {
-    dw_engine_options options = {.struct_bytes = sizeof options, .token = "token"};
+    dw_engine_options options = {.token = "token"};
     dw_engine *engine = NULL;
     dw_engine_info info;
     bool whole = true;

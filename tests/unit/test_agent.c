@@ -167,8 +167,7 @@ static void test_stream_only(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .stream_only = true});
+    agent_start(&(dw_agent_options){.stream_only = true});
     json_t *json = agent_json("/status");
     expect_text(json, "kind", "stream");
     expect_null(json, "follower");

@@ -151,44 +151,20 @@ static void expect_start(dw_status wanted, dw_agent_options options, const char 
 static void test_guard(void **state)
 {
     (void)state;
-    expect_start(DW_OK, (dw_agent_options){.struct_bytes = sizeof(dw_agent_options)},
-                 "http://127.0.0.1:");
-    expect_start(DW_OK,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .listen = "localhost:0"},
-                 "http://localhost:");
-    expect_start(DW_INVALID,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .listen = "0.0.0.0:0"},
+    expect_start(DW_OK, (dw_agent_options){0}, "http://127.0.0.1:");
+    expect_start(DW_OK, (dw_agent_options){.listen = "localhost:0"}, "http://localhost:");
+    expect_start(DW_INVALID, (dw_agent_options){.listen = "0.0.0.0:0"}, "needs a token");
+    expect_start(DW_INVALID, (dw_agent_options){.listen = "0.0.0.0:0", .plain = true},
                  "needs a token");
-    expect_start(DW_INVALID,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .listen = "0.0.0.0:0",
-                                    .plain = true},
-                 "needs a token");
-    expect_start(DW_INVALID,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .listen = "0.0.0.0:0",
-                                    .token = "secret"},
+    expect_start(DW_INVALID, (dw_agent_options){.listen = "0.0.0.0:0", .token = "secret"},
                  "needs TLS");
-    expect_start(DW_OK,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .listen = "0.0.0.0:0",
-                                    .token = "secret",
-                                    .plain = true},
-                 "http://0.0.0.0:");
-    expect_start(DW_INVALID,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .tls_cert = "cert.pem"},
-                 "go together");
     expect_start(
-        DW_INVALID,
-        (dw_agent_options){.struct_bytes = sizeof(dw_agent_options), .token = ""},
-        "a token is");
-    expect_start(DW_INVALID,
-                 (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .token = "two words"},
-                 "a token is");
+        DW_OK,
+        (dw_agent_options){.listen = "0.0.0.0:0", .token = "secret", .plain = true},
+        "http://0.0.0.0:");
+    expect_start(DW_INVALID, (dw_agent_options){.tls_cert = "cert.pem"}, "go together");
+    expect_start(DW_INVALID, (dw_agent_options){.token = ""}, "a token is");
+    expect_start(DW_INVALID, (dw_agent_options){.token = "two words"}, "a token is");
 }
 
 int main(void)

@@ -99,8 +99,7 @@ static void test_null(void **state)
 static dw_status start_and_stop(dw_error *err)
 {
     dw_agent *started;
-    dw_status status = dw_agent_start(
-        &started, &(dw_agent_options){.struct_bytes = sizeof(dw_agent_options)}, err);
+    dw_status status = dw_agent_start(&started, &(dw_agent_options){0}, err);
     dw_agent_stop(started);
     return status;
 }

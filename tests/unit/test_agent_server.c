@@ -86,8 +86,7 @@ static void test_token(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .token = "Secret-Token"});
+    agent_start(&(dw_agent_options){.token = "Secret-Token"});
     static const char *const open_paths[] = {"/", "/healthz"};
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(http_get(port, open_paths[i], &reply), 200);

@@ -68,9 +68,7 @@ static int make_files(void **state)
 
 static dw_agent_options with_files(const char *cert, const char *key)
 {
-    return (dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                              .tls_cert = temp_path(cert),
-                              .tls_key = temp_path(key)};
+    return (dw_agent_options){.tls_cert = temp_path(cert), .tls_key = temp_path(key)};
 }
 
 static size_t take(char *bytes, size_t size, size_t n, void *text)

@@ -29,8 +29,7 @@ static const dw_engine_update a_patch = {
 static dw_engine *open_exec(const char *pause, const char *apply, const char *resume,
                             unsigned limit_ms)
 {
-    dw_engine_options options = {.struct_bytes = sizeof options,
-                                 .pause_ms = limit_ms,
+    dw_engine_options options = {.pause_ms = limit_ms,
                                  .apply_ms = limit_ms,
                                  .shell_pause = pause,
                                  .shell_apply = apply,
@@ -60,9 +59,9 @@ static void test_environment(void **state)
         "echo \"$DELTAWIRE_VERSION|$DELTAWIRE_FROM|$DELTAWIRE_DIR|$DELTAWIRE_PATCH|"
         "$DELTAWIRE_STATE|$DELTAWIRE_STREAM\" >\"$OUT_DIR/out\"";
     dw_engine *engine = open_exec(show, show, show, 60000);
-    assert_string_equal(dw_engine_driver_name(engine), "exec");
-    assert_null(dw_engine_where(engine));
-    assert_false(dw_engine_can_probe(engine));
+    assert_string_equal(engine->driver->name, "exec");
+    assert_null(engine->where);
+    assert_false(engine->driver->probe);
     const char *path = temp_path("out");
     dw_error err = {0};
     bool whole = false;
@@ -220,10 +219,8 @@ static void test_no_commands(void **state)
 
 static dw_status run_all(dw_error *err)
 {
-    dw_engine_options options = {.struct_bytes = sizeof options,
-                                 .shell_pause = "true",
-                                 .shell_apply = "true",
-                                 .shell_resume = "true"};
+    dw_engine_options options = {
+        .shell_pause = "true", .shell_apply = "true", .shell_resume = "true"};
     dw_engine *engine = NULL;
     dw_status status = dw_engine_open(&engine, "exec", &options, err);
     bool whole = true;

@@ -34,7 +34,7 @@ static void test_probe(void **state)
         assert_int_equal(info.version, i == 2 ? 7 : DW_NO_VERSION);
         assert_string_equal(info.software, "SGLang 0.5.23");
     }
-    assert_string_equal(dw_engine_driver_name(engine), "sglang");
+    assert_string_equal(engine->driver->name, "sglang");
     dw_engine_close(engine);
     script_end(&s);
     assert_memory_equal(s.requests[0], "GET /model_info HTTP/1.1\r\n", 26);

@@ -727,7 +727,7 @@ static void test_long_url_and_token(void **state)
     url[n] = '/';
     url[MAX_URL] = '\0';
     snprintf(spec, sizeof spec, "vllm=%s", url);
-    dw_engine_options options = {.struct_bytes = sizeof options, .token = token};
+    dw_engine_options options = {.token = token};
     dw_engine *engine = NULL;
     dw_error err = {0};
     assert_int_equal(dw_engine_open(&engine, spec, &options, &err), DW_OK);

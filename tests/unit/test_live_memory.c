@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "engine/engine_int.h"
 #include "engine/rollout.h"
 #include "stream/record.h"
 #include "unit/reseal.h"
@@ -355,8 +356,7 @@ static int look(void *context, uint64_t done, uint64_t total)
     return 0;
 }
 
-static const dw_engine_driver driver = {.struct_bytes = sizeof driver,
-                                        .name = "recording",
+static const dw_engine_driver driver = {.name = "recording",
                                         .probe = probe,
                                         .pause = pause_engine,
                                         .apply = update_engine,
@@ -382,11 +382,10 @@ static void test_pause_first(void **state)
         dw_engine *handle;
         load_others(&w);
         memcpy(w.before, w.room, w.k.n_bytes);
-        assert_ok(dw_engine_new(&handle, &driver, &e, NULL, &err), &err);
+        assert_ok(dw_engine_new(&handle, &driver, &e, NULL, NULL, &err), &err);
         dw_follow_options follow = in_memory(&w, false);
         follow.tensors_empty = case_ == 3; /* it is paused nevertheless */
-        dw_rollout_options options;
-        dw_rollout_options_init(&options);
+        dw_rollout_options options = {0};
         options.engines = &handle;
         options.n_engines = 1;
         dw_rollout *r;

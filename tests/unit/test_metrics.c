@@ -116,8 +116,7 @@ static void test_stream(void **state)
 {
     (void)state;
     agent_end(NULL);
-    agent_start(&(dw_agent_options){.struct_bytes = sizeof(dw_agent_options),
-                                    .stream_only = true});
+    agent_start(&(dw_agent_options){.stream_only = true});
     dw_agent_report_followers(
         agent, &(dw_follower_info){"a", 5, "h", "s", "", "2026-11-15T05:20:59.123Z", {{0}}}, 1);
     get("");

@@ -115,33 +115,24 @@ static dw_stream *stream;
     }
 
 static union {
-    dw_agent *agent;
     dw_delta *delta;
-    dw_engine *engine;
     dw_compactor *compactor;
     dw_follower *follower;
     dw_publisher *publisher;
-    dw_rollout *rollout;
     dw_store *store;
 } out;
 
-OPENER(agent, dw_agent_options, dw_agent_start(&out.agent, options, err))
 OPENER(apply, dw_apply_options, dw_checkpoint_apply("/none", NULL, options, NULL, err))
 OPENER(collect, dw_collect_options, dw_stream_collect(stream, options, NULL, err))
 OPENER(compact, dw_compact_options,
        dw_compactor_open(&out.compactor, store, options, err))
 OPENER(diff, dw_diff_options, dw_delta_diff(&out.delta, NULL, NULL, 0, options, err))
-OPENER(engine, dw_engine_options, dw_engine_open(&out.engine, "exec", options, err))
-OPENER(engine_driver, dw_engine_driver,
-       dw_engine_new(&out.engine, options, NULL, NULL, err))
 OPENER(follow, dw_follow_options, dw_follower_open(&out.follower, store, options, err))
 OPENER(publish, dw_publish_options,
        dw_publisher_open(&out.publisher, store, NULL, 0, options, err))
 OPENER(repair, dw_publish_options, dw_stream_repair(store, NULL, 0, options, NULL, err))
 OPENER(replay, dw_replay_options,
        dw_stream_replay(store, NULL, options, NULL, NULL, NULL, err))
-OPENER(rollout, dw_rollout_options,
-       dw_rollout_open(&out.rollout, store, NULL, options, err))
 OPENER(store_driver, dw_store_driver, dw_store_new(&out.store, "x:", options, NULL, err))
 OPENER(store_open, dw_store_options, dw_store_open(&out.store, "mem:x", options, err))
 OPENER(write_file, dw_checkpoint_write_options,
@@ -156,18 +147,14 @@ static void test_every_struct(void **state)
         size_t n_bytes;
         const char *type;
     } calls[] = {
-        {agent, sizeof(dw_agent_options), "dw_agent_options"},
         {apply, sizeof(dw_apply_options), "dw_apply_options"},
         {collect, sizeof(dw_collect_options), "dw_collect_options"},
         {compact, sizeof(dw_compact_options), "dw_compact_options"},
         {diff, sizeof(dw_diff_options), "dw_diff_options"},
-        {engine, sizeof(dw_engine_options), "dw_engine_options"},
-        {engine_driver, sizeof(dw_engine_driver), "dw_engine_driver"},
         {follow, sizeof(dw_follow_options), "dw_follow_options"},
         {publish, sizeof(dw_publish_options), "dw_publish_options"},
         {repair, sizeof(dw_publish_options), "dw_publish_options"},
         {replay, sizeof(dw_replay_options), "dw_replay_options"},
-        {rollout, sizeof(dw_rollout_options), "dw_rollout_options"},
         {store_driver, sizeof(dw_store_driver), "dw_store_driver"},
         {store_open, sizeof(dw_store_options), "dw_store_options"},
         {write_file, sizeof(dw_checkpoint_write_options), "dw_checkpoint_write_options"},

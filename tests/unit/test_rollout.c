@@ -249,8 +249,8 @@ static dw_status toy_resume(void *self, const dw_engine_update *update, dw_error
     return finish(t, f, err);
 }
 
-static const dw_engine_driver toy_driver = {
-    sizeof toy_driver, "toy", toy_probe, toy_pause, toy_apply, toy_resume, NULL};
+static const dw_engine_driver toy_driver = {"toy",     toy_probe,  toy_pause,
+                                            toy_apply, toy_resume, NULL};
 
 /* ---- a stream, a host, engines ---- */
 
@@ -361,12 +361,10 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
                         .fail_at = i == 0 ? fail_at : 0,
                         .fault = f};
         start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], "here", &err), &err);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], "here", NULL, &err),
+                  &err);
     }
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
-    options.engines = engines;
-    options.n_engines = n_toys;
+    dw_rollout_options options = {.engines = engines, .n_engines = n_toys};
     options.n_tries = 2;
     options.watch.engine = watch_engine;
     options.watch.context = &n_news;
@@ -435,8 +433,8 @@ static void host_make(host *h, const bed *b, dw_rollout_options *options)
     pull_first(b, h->dir);
     h->t = (toy){.dir = h->dir, .truth = b->truth};
     start(&h->t);
-    assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, &err), &err);
-    dw_rollout_options_init(options);
+    assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, NULL, &err), &err);
+    *options = (dw_rollout_options){0};
     options->engines = &h->engine;
     options->n_engines = 1;
 }
@@ -525,14 +523,11 @@ static void test_phases(void **state)
         for (size_t i = 0; i < n_toys; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
             start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
                       &err);
         }
         phase_log log = {toys, n_toys, dir, {0}};
-        dw_rollout_options options;
-        dw_rollout_options_init(&options);
-        options.engines = engines;
-        options.n_engines = n_toys;
+        dw_rollout_options options = {.engines = engines, .n_engines = n_toys};
         options.watch.context = &log;
         dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
@@ -569,12 +564,10 @@ static void test_slow_update(void **state)
     for (size_t i = 0; i < 2; i++) {
         toys[i] = (toy){.dir = dir, .truth = b.truth};
         start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err), &err);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
+                  &err);
     }
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
-    options.engines = engines;
-    options.n_engines = 2;
+    dw_rollout_options options = {.engines = engines, .n_engines = 2};
     dw_follow_options follow = follow_into(dir);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
@@ -649,13 +642,10 @@ static void test_resume_lost(void **state)
         for (size_t i = 0; i < 2; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
             start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
                       &err);
         }
-        dw_rollout_options options;
-        dw_rollout_options_init(&options);
-        options.engines = engines;
-        options.n_engines = 2;
+        dw_rollout_options options = {.engines = engines, .n_engines = 2};
         dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
         assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
@@ -715,15 +705,12 @@ static void test_hang(void **state)
         for (size_t i = 0; i < 2; i++) {
             toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
             start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err),
+            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
                       &err);
             if (own_copy)
-                dw_engine_set_own_weights(engines[i]);
+                engines[i]->own_weights = true;
         }
-        dw_rollout_options options;
-        dw_rollout_options_init(&options);
-        options.engines = engines;
-        options.n_engines = 2;
+        dw_rollout_options options = {.engines = engines, .n_engines = 2};
         options.patience_ms = own_copy ? DW_PAUSE_GRACE_MS : 0;
         dw_follow_options follow = follow_into(dir);
         dw_rollout *r;
@@ -787,7 +774,7 @@ static void test_hang_in_place(void **state)
         h.t.hangs = h.t.wakes = true;
         r->engines[0].state = DW_HOST_HUNG;
         r->engines[0].answered = true;
-        dw_engine_set_away(r->engines[0].engine, 1);
+        r->engines[0].engine->away_at = 1;
         assert_ok(dw_rollout_check(r, &err), &err);
         assert_true(r->engines[0].retry.running);
         while (!h.t.is_asked)
@@ -831,13 +818,11 @@ static void test_frozen(void **state)
     for (size_t i = 0; i < 2; i++) {
         toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
         start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, &err), &err);
-        dw_engine_set_own_weights(engines[i]);
+        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
+                  &err);
+        engines[i]->own_weights = true;
     }
-    dw_rollout_options options;
-    dw_rollout_options_init(&options);
-    options.engines = engines;
-    options.n_engines = 2;
+    dw_rollout_options options = {.engines = engines, .n_engines = 2};
     dw_follow_options follow = follow_into(dir);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
@@ -888,7 +873,7 @@ static void test_left_out_ends(void **state)
     bed_make(&b);
     host_make(&h, &b, &options);
     h.t.own_copy = true;
-    dw_engine_set_own_weights(h.engine);
+    h.engine->own_weights = true;
     dw_follow_options follow = follow_into(h.dir);
     dw_rollout *r;
     assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
@@ -897,7 +882,7 @@ static void test_left_out_ends(void **state)
     e->state = DW_HOST_HUNG;
     e->part = DW_PART_LEFT_OUT;
     e->is_silent = true;
-    dw_engine_set_away(h.engine, 1);
+    h.engine->away_at = 1;
     h.t.is_down = true;
     dw_host_engine_retried(e, DW_NOT_FOUND, &ended);
     assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
@@ -1082,7 +1067,7 @@ static void test_damaged_patch(void **state)
         host_make(&h, &b, &options);
         h.t.own_copy = own_copy;
         if (own_copy)
-            dw_engine_set_own_weights(h.engine);
+            h.engine->own_weights = true;
         kill_after_commit(&b, h.dir, 1);
         damage_patch(&b, h.dir, damage);
         if (half && !own_copy && !was_paused)
