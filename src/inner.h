@@ -102,10 +102,4 @@ bool dw_follower_files_due(const dw_follower *follower);
 void dw_follower_since(const dw_follower *follower, const dw_follow_report *before,
                        dw_follow_report *out);
 
-/* Returns true if a version is staged and not finished, with its number and digest. An
- * empty directory, and memory that is declared empty, is filled while it is staged,
- * without a patch: then the weights are that version already, and prepare and apply have
- * nothing to do. Either output may be NULL. */
-bool dw_follower_staged(const dw_follower *follower, uint64_t *version, dw_digest *state);
-
 #endif

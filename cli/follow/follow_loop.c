@@ -209,11 +209,11 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
         status = DW_OK;
     }
     if (status != DW_OK) {
-        uint64_t staged;
+        const dw_update staged = dw_follower_update(f->follower);
         dw_error ignored;
         /* a version that is here already does not wait for the store */
-        if (dw_follower_staged(f->follower, &staged, NULL))
-            (void)move(f, staged, &ignored);
+        if (staged.state != DW_UPDATE_NONE)
+            (void)move(f, staged.version, &ignored);
         *moved = dw_follower_version(f->follower) !=
                  before; /* changed also if its files are gone */
         /* the log has a gap: shows how far this follower is behind */
@@ -228,7 +228,8 @@ static dw_status go_to_news(cli_follow *f, bool *moved, dw_error *err)
     const uint64_t goal = choose_goal(f);
     /* finishes an earlier try, even if nothing is new */
     if (goal != dw_follower_version(f->follower) || dw_follower_files_due(f->follower) ||
-        (goal != DW_NO_VERSION && dw_follower_staged(f->follower, NULL, NULL)))
+        (goal != DW_NO_VERSION &&
+         dw_follower_update(f->follower).state != DW_UPDATE_NONE))
         status = move(f, goal, err);
     *moved = dw_follower_version(f->follower) != before;
     if (*moved)

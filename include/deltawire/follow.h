@@ -130,11 +130,6 @@ DW_API dw_status dw_follower_wait(dw_follower *follower, uint64_t *newest,
 DW_API dw_status dw_follower_stage(dw_follower *follower, uint64_t goal, uint64_t *staged,
                                    const dw_progress *progress, dw_error *err);
 
-/* The staged patch as a file, for processes that apply it themselves. It exists until
- * dw_follower_finish; dw_follower_prepare gives it another name. NULL for weights in
- * memory, or if nothing is staged. */
-DW_API const char *dw_follower_staged_path(const dw_follower *follower);
-
 /* Makes the patch durable, and does all slow work that can be done before the stores.
  * From now on the version will be reached, also after a crash, and no other version can
  * be staged before dw_follower_finish. dw_follower_apply calls it if the caller did
@@ -160,11 +155,15 @@ typedef enum dw_update_state {
  * interrupted: callers ask instead of counting their calls. */
 typedef struct dw_update {
     dw_update_state state;
-    uint64_t version; /* that it leads to; DW_NO_VERSION if nothing is staged */
-    bool will_fill;   /* nothing is staged, and the next stage writes to the caller's
-                         memory, which holds no weights */
+    uint64_t version;  /* that it leads to; DW_NO_VERSION if nothing is staged */
+    dw_digest digest;  /* of that version */
+    const char *patch; /* as a file, for processes that apply it themselves. It exists
+                          until dw_follower_finish; dw_follower_prepare gives it another
+                          name. NULL for weights in memory, or if nothing is staged */
+    bool will_fill;    /* nothing is staged, and the next stage writes to the caller's
+                          memory, which holds no weights */
 } dw_update;
-DW_API void dw_follower_update(const dw_follower *follower, dw_update *out);
+DW_API dw_update dw_follower_update(const dw_follower *follower);
 
 /* The caller's memory lies elsewhere now: TENSORS take the place of those in
  * dw_follow_options, until close. All of them are read, and must hold what the follower

@@ -107,7 +107,7 @@ static void follower_dealloc(PyObject *object)
 void dwpy_follower_note(follower_object *self)
 {
     self->version = dw_follower_version(self->follower);
-    dw_follower_update(self->follower, &self->update);
+    self->update = dw_follower_update(self->follower);
 }
 
 static void leave(follower_object *self, dw_status status, const dw_error *err)
@@ -373,7 +373,7 @@ static PyObject *read_path(const char *path)
 
 static PyObject *read_staged_path(dw_follower *follower)
 {
-    return read_path(dw_follower_staged_path(follower));
+    return read_path(dw_follower_update(follower).patch);
 }
 
 static PyObject *read_dir(dw_follower *follower)

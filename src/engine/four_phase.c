@@ -73,10 +73,12 @@ static dw_status update_of_staged(dw_engine_update *out, dw_update_paths *paths,
                                   const dw_rollout *r, dw_error *err)
 {
     dw_follower *f = r->follower;
+    const dw_update staged = dw_follower_update(f);
     *out = (dw_engine_update){.stream = dw_stream_id(dw_follower_stream(f)),
-                              .from = r->from};
-    dw_follower_staged(f, &out->version, &out->state);
-    return find_paths(out, paths, dw_follower_dir(f), dw_follower_staged_path(f), err);
+                              .from = r->from,
+                              .version = staged.version,
+                              .state = staged.digest};
+    return find_paths(out, paths, dw_follower_dir(f), staged.patch, err);
 }
 
 void dw_update_paths_release(dw_update_paths *paths)
@@ -188,8 +190,7 @@ static dw_status fetch_and_stage(step *s, uint64_t goal, const dw_progress *prog
 /* Whether an earlier call of this step did its stores. */
 static bool is_applied(const dw_rollout *r)
 {
-    dw_update update;
-    dw_follower_update(r->follower, &update);
+    const dw_update update = dw_follower_update(r->follower);
     return update.state == DW_UPDATE_APPLIED;
 }
 
@@ -368,9 +369,10 @@ dw_status dw_four_phases(dw_rollout *r, uint64_t goal, const dw_progress *progre
                          dw_error *err)
 {
     dw_follower *f = r->follower;
-    step s = {.rollout = r};
+    const dw_update before = dw_follower_update(f);
+    step s = {.rollout = r, .report.version = before.version};
     dw_status status = DW_OK;
-    if (!dw_follower_staged(f, &s.report.version, NULL)) { /* else by an earlier call */
+    if (before.state == DW_UPDATE_NONE) { /* else by an earlier call */
         r->from = dw_follower_version(f);
         announce(r, DW_PHASE_FETCH, goal);
         status = fetch_and_stage(&s, goal, progress, err);

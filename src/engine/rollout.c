@@ -269,7 +269,7 @@ dw_status dw_rollout_check(dw_rollout *r, dw_error *err)
     dw_host_engines_collect_retries(r);
     /* weights with stores outstanding must not be loaded: the next sync goes on */
     bool whole = dw_follower_version(r->follower) != DW_NO_VERSION &&
-                 !dw_follower_staged(r->follower, NULL, NULL);
+                 dw_follower_update(r->follower).state == DW_UPDATE_NONE;
     if (whole)
         status = dw_update_of_version(&update, &paths, r->follower, err);
     if (status == DW_OK)
@@ -284,16 +284,16 @@ dw_status dw_rollout_sync(dw_rollout *r, uint64_t goal, const dw_progress *progr
                           dw_error *err)
 {
     dw_follower *f = r->follower;
-    uint64_t staged;
+    dw_update staged;
     dw_status status = dw_follower_refuse_none(goal, err);
     /* first the step that an earlier call did not finish, whatever the goal is now, and
      * even if the store is away */
-    while (status == DW_OK && dw_follower_staged(f, &staged, NULL))
-        status = dw_four_phases(r, staged, progress, err);
+    while (status == DW_OK && (staged = dw_follower_update(f)).state != DW_UPDATE_NONE)
+        status = dw_four_phases(r, staged.version, progress, err);
     if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
-    while (status == DW_OK &&
-           (dw_follower_staged(f, NULL, NULL) || dw_follower_version(f) != goal))
+    while (status == DW_OK && (dw_follower_update(f).state != DW_UPDATE_NONE ||
+                               dw_follower_version(f) != goal))
         status = dw_four_phases(r, goal, progress, err);
     return status == DW_OK ? dw_follower_complete_files(f, progress, err) : status;
 }

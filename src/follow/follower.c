@@ -120,31 +120,21 @@ dw_status dw_follower_wait(dw_follower *f, uint64_t *newest, unsigned timeout_ms
     }
 }
 
-const char *dw_follower_staged_path(const dw_follower *f)
+static dw_update_state state_of(const dw_follower *f)
 {
-    return !f->lost ? dw_target_staged_path(f->weights) : NULL;
+    return f->lost ? DW_UPDATE_NONE : dw_target_update(f->weights);
 }
 
-bool dw_follower_staged(const dw_follower *f, uint64_t *version, dw_digest *state)
+dw_update dw_follower_update(const dw_follower *f)
 {
-    if (f->lost || dw_target_update(f->weights) == DW_UPDATE_NONE)
-        return false;
-    const dw_position *p = dw_target_next(f->weights);
-    if (version)
-        *version = p->version;
-    if (state)
-        *state = p->state;
-    return true;
-}
-
-void dw_follower_update(const dw_follower *f, dw_update *out)
-{
-    *out = (dw_update){.version = DW_NO_VERSION};
-    if (f->lost)
-        return;
-    out->state = dw_target_update(f->weights);
-    dw_follower_staged(f, &out->version, NULL);
-    out->will_fill = out->state == DW_UPDATE_NONE && dw_follower_stage_fills(f);
+    if (state_of(f) == DW_UPDATE_NONE)
+        return (dw_update){.version = DW_NO_VERSION,
+                           .will_fill = !f->lost && dw_follower_stage_fills(f)};
+    const dw_position *next = dw_target_next(f->weights);
+    return (dw_update){.state = dw_target_update(f->weights),
+                       .version = next->version,
+                       .digest = next->state,
+                       .patch = dw_target_staged_path(f->weights)};
 }
 
 dw_status dw_follower_move(dw_follower *f, const dw_tensor *tensors, size_t n_tensors,
@@ -161,16 +151,10 @@ dw_status dw_follower_move(dw_follower *f, const dw_tensor *tensors, size_t n_te
     return status;
 }
 
-/* Whether the weights became their version while it was staged. */
-static bool is_filled(const dw_follower *f)
-{
-    return !f->lost && dw_target_update(f->weights) == DW_UPDATE_FILLED;
-}
-
 /* Before a verb: something must be staged, and the files must be those that are open. */
 static dw_status check_before(dw_follower *f, dw_error *err)
 {
-    return !f->lost && dw_target_update(f->weights) != DW_UPDATE_NONE
+    return state_of(f) != DW_UPDATE_NONE
                ? dw_follower_check_files(f, err)
                : dw_fail(err, DW_INVALID, dw_target_dir(f->weights), "nothing is staged");
 }
@@ -203,7 +187,7 @@ static dw_status install_files(dw_follower *f, dw_error *err)
 
 dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
 {
-    if (is_filled(f))
+    if (state_of(f) == DW_UPDATE_FILLED)
         return DW_OK;
     dw_status status = check_before(f, err);
     if (status == DW_OK)
@@ -217,7 +201,7 @@ dw_status dw_follower_prepare(dw_follower *f, dw_error *err)
 
 dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 {
-    if (is_filled(f))
+    if (state_of(f) == DW_UPDATE_FILLED)
         return DW_OK;
     dw_status status = check_before(f, err);
     if (status != DW_OK)
@@ -239,11 +223,11 @@ dw_status dw_follower_apply(dw_follower *f, dw_error *err)
 
 dw_status dw_follower_finish(dw_follower *f, dw_error *err)
 {
-    if (is_filled(f)) {
+    if (state_of(f) == DW_UPDATE_FILLED) {
         f->tally.n_steps++;
         return dw_target_finish(f->weights, false, err);
     }
-    if (f->lost || dw_target_update(f->weights) < DW_UPDATE_APPLIED)
+    if (state_of(f) < DW_UPDATE_APPLIED)
         return dw_fail(err, DW_INVALID, dw_target_dir(f->weights), "nothing is applied");
     const uint64_t n_changed = dw_target_n_changed(f->weights);
     dw_status status = check_after(f, dw_target_finish(f->weights, false, err), err);
@@ -280,9 +264,9 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
     if (status == DW_OK && goal == DW_NEWEST)
         status = dw_follower_poll(f, &goal, err);
     /* finish an update that an earlier call, or the caller, left prepared or applied */
-    if (status == DW_OK && !f->lost && dw_target_update(f->weights) > DW_UPDATE_STAGED)
+    if (status == DW_OK && state_of(f) > DW_UPDATE_STAGED)
         status = dw_follower_apply(f, err);
-    if (status == DW_OK && !f->lost && dw_target_update(f->weights) >= DW_UPDATE_APPLIED)
+    if (status == DW_OK && state_of(f) >= DW_UPDATE_APPLIED)
         status = dw_follower_finish(f, err);
     if (status == DW_OK && !f->lost)
         status = dw_target_forget_next(f->weights, err);
@@ -291,7 +275,7 @@ dw_status dw_follower_sync(dw_follower *f, uint64_t goal, const dw_progress *pro
          (status == DW_OK && dw_follower_version(f) != goal);) {
         uint64_t staged;
         status = dw_follower_stage(f, goal, &staged, progress, err);
-        if (status == DW_OK && !dw_follower_staged(f, NULL, NULL))
+        if (status == DW_OK && state_of(f) == DW_UPDATE_NONE)
             break; /* the weights turned out to be that version */
         if (status == DW_OK)
             status = dw_follower_apply(f, err);

@@ -110,7 +110,7 @@ static void test_positions(void **state)
     assert_int_equal(staged, 6);
     assert_int_equal(dw_follower_version(f), 5);
     kit_check_follower(&k, f, log);
-    assert_non_null(dw_follower_staged_path(f));
+    assert_non_null(dw_follower_update(f).patch);
     dw_follower_close(f); /* dropped */
     f = open_ok(store, &options);
     assert_int_equal(dw_follower_version(f), 5);
@@ -126,6 +126,13 @@ static void test_positions(void **state)
     dw_follower_close(f);
     dw_store_close(store);
     kit_free(&k);
+}
+
+static bool is_staged(const dw_follower *f, uint64_t version, dw_digest *digest)
+{
+    const dw_update update = dw_follower_update(f);
+    *digest = update.digest;
+    return update.state != DW_UPDATE_NONE && update.version == version;
 }
 
 /* The staged, prepared and applied versions, as reported to engines. */
@@ -150,47 +157,47 @@ static void test_commit(void **state)
         options.n_tensors = KIT_TENSORS;
         options.tensors_empty = !in_dir;
         bool pending = true;
-        uint64_t staged, version;
+        uint64_t staged;
         dw_digest digest;
         dw_follow_report totals;
         assert_ok(dw_follower_pending(dir, &pending, &err), &err); /* nothing there */
         assert_false(pending);
         dw_follower *f = open_ok(store, &options);
         assert_fails(dw_follower_prepare(f, &err), DW_INVALID, &err);
-        assert_false(dw_follower_staged(f, &version, &digest));
+        assert_int_equal(dw_follower_update(f).state, DW_UPDATE_NONE);
         assert_int_equal(dw_follower_state(f), 0);
         /* filled while it is staged */
         assert_ok(dw_follower_stage(f, 0, &staged, NULL, &err), &err);
         assert_int_equal(dw_follower_version(f), 0);
-        assert_true(dw_follower_staged(f, &version, &digest) && version == 0);
+        assert_true(is_staged(f, 0, &digest));
         assert_true(digest == dw_follower_state(f) && digest != 0);
-        assert_null(dw_follower_staged_path(f));
+        assert_null(dw_follower_update(f).patch);
         assert_ok(dw_follower_prepare(f, &err), &err);
         assert_ok(dw_follower_apply(f, &err), &err);
         assert_ok(dw_follower_finish(f, &err), &err);
-        assert_false(dw_follower_staged(f, &version, &digest));
+        assert_int_equal(dw_follower_update(f).state, DW_UPDATE_NONE);
         /* patched */
         const dw_digest before = dw_follower_state(f);
         assert_ok(dw_follower_stage(f, 1, &staged, NULL, &err), &err);
         assert_ok(dw_follower_stage(f, 1, &staged, NULL, &err), &err);
-        assert_true(dw_follower_staged(f, &version, &digest) && version == 1);
+        assert_true(is_staged(f, 1, &digest));
         assert_true(digest != before && dw_follower_state(f) == before);
         char path[160] = "";
         if (in_dir) {
-            snprintf(path, sizeof path, "%s", dw_follower_staged_path(f));
+            snprintf(path, sizeof path, "%s", dw_follower_update(f).patch);
             assert_string_equal(dw_follower_dir(f), dir);
         } else {
-            assert_null(dw_follower_staged_path(f));
+            assert_null(dw_follower_update(f).patch);
             assert_null(dw_follower_dir(f));
         }
         for (int i = 0; i < 2; i++) {
             assert_ok(dw_follower_prepare(f, &err), &err);
             kit_check_follower(&k, f, log); /* not written yet */
             assert_int_equal(dw_follower_version(f), 0);
-            assert_true(dw_follower_staged(f, &version, &digest) && version == 1);
+            assert_true(is_staged(f, 1, &digest));
             if (in_dir) {
-                assert_string_not_equal(dw_follower_staged_path(f), path);
-                assert_int_equal(access(dw_follower_staged_path(f), F_OK), 0);
+                assert_string_not_equal(dw_follower_update(f).patch, path);
+                assert_int_equal(access(dw_follower_update(f).patch, F_OK), 0);
                 assert_ok(dw_follower_pending(dir, &pending, &err), &err);
                 assert_true(pending);
             }

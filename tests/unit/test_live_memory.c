@@ -277,7 +277,7 @@ static void test_empty(void **state)
     dw_follower *f = open_ok(&w, &options);
     assert_fails(dw_follower_sync(f, 0, NULL, NULL, &err), DW_CORRUPT, &err);
     assert_true(dw_follower_version(f) == DW_NO_VERSION);
-    assert_false(dw_follower_staged(f, NULL, NULL));
+    assert_int_equal(dw_follower_update(f).state, DW_UPDATE_NONE);
     kit_copy_store(good, w.store, "");
     sync_ok(&w, f, 0);
     sync_ok(&w, f, 2);

@@ -153,7 +153,7 @@ static uint8_t *make_patch(uint64_t from, uint64_t to, size_t *n_bytes)
     assert_ok(dw_follower_stage(f, to, &staged, NULL, &err), &err);
     assert_int_equal(staged, to);
     assert_ok(dw_follower_prepare(f, &err), &err);
-    uint8_t *bytes = get_file(dw_follower_staged_path(f), n_bytes);
+    uint8_t *bytes = get_file(dw_follower_update(f).patch, n_bytes);
     dw_follower_close(f);
     return bytes;
 }
@@ -201,7 +201,7 @@ static void test_other_patch(void **state)
         assert_int_equal(staged, 2);
         assert_ok(dw_follower_prepare(f, &err), &err);
         char path[300];
-        snprintf(path, sizeof path, "%s", dw_follower_staged_path(f));
+        snprintf(path, sizeof path, "%s", dw_follower_update(f).patch);
         dw_follower_close(f); /* as a kill before the first store */
         unlink(path);
         put_file(path, real ? (const void *)bytes : WORD, real ? n : strlen(WORD));

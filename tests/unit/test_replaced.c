@@ -119,8 +119,8 @@ static void test_every_step(void **state)
             assert_fails(status, DW_CONFLICT, &err);
             assert_true(dw_follower_version(f) == DW_NO_VERSION);
             assert_int_equal(dw_follower_state(f), 0);
-            assert_false(dw_follower_staged(f, NULL, NULL));
-            assert_null(dw_follower_staged_path(f));
+            assert_int_equal(dw_follower_update(f).state, DW_UPDATE_NONE);
+            assert_null(dw_follower_update(f).patch);
             assert_ok(dw_follower_sync(f, 2, NULL, NULL, &err), &err);
             assert_int_equal(dw_follower_version(f), 2);
             check_disk(&w, 2);

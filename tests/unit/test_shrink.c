@@ -427,7 +427,7 @@ static void follow_staged_file(void)
     dw_follower *f = open_follower(store, "into");
     uint64_t staged;
     CHECK_OK(dw_follower_stage(f, 2, &staged, NULL, &error));
-    cut_now(dw_follower_staged_path(f), 100);
+    cut_now(dw_follower_update(f).patch, 100);
     CHECK_SHRANK(dw_follower_apply(f, &error), ".staged");
     CHECK(dw_follower_version(f) == DW_NO_VERSION); /* it was prepared */
     check_recovery(f, temp_path("into/model.safetensors"));
