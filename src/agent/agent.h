@@ -4,7 +4,7 @@
  *     GET  /healthz   200 while the process works
  *     GET  /readyz    200 while a version is served without errors; else 503
  *     GET  /status    JSON; ?since=N leaves out the history up to version N
- *     GET  /metrics   Prometheus' text format, or OpenMetrics if asked for
+ *     GET  /metrics   Prometheus' text format
  *     POST /pin       {"version": N}: hold that version; no body: the current one
  *     POST /unpin     follow the newest again
  *

@@ -13,7 +13,7 @@
 
 static void gauge(dw_exposition *e, const char *name, uint64_t n, const char *help)
 {
-    dw_metric_begin(e, name, GAUGE, NULL, help);
+    dw_metric_begin(e, name, GAUGE, help);
     dw_metric_count(e, DW_NO_LABELS, n);
 }
 
@@ -26,14 +26,13 @@ static void version(dw_exposition *e, const char *name, uint64_t n, const char *
 
 static void seconds(dw_exposition *e, const char *name, double v, const char *help)
 {
-    dw_metric_begin(e, name, GAUGE, "seconds", help);
+    dw_metric_begin(e, name, GAUGE, help);
     dw_metric_real(e, DW_NO_LABELS, v);
 }
 
-static void counter(dw_exposition *e, const char *name, const char *unit, uint64_t n,
-                    const char *help)
+static void counter(dw_exposition *e, const char *name, uint64_t n, const char *help)
 {
-    dw_metric_begin(e, name, COUNTER, unit, help);
+    dw_metric_begin(e, name, COUNTER, help);
     dw_metric_count(e, DW_NO_LABELS, n);
 }
 
@@ -42,7 +41,7 @@ static void counter(dw_exposition *e, const char *name, const char *unit, uint64
 static void write_process(dw_exposition *e, const dw_report *report)
 {
     char reason[DW_READY_REASON];
-    dw_metric_begin(e, "deltawire_build", DW_METRIC_INFO, NULL,
+    dw_metric_begin(e, "deltawire_build_info", GAUGE,
                     "The software and its version.");
     dw_metric_count(e,
                     DW_LABELS({"version", dw_version()}, {"kernel", dw_kernel_name()},
@@ -54,8 +53,8 @@ static void write_process(dw_exposition *e, const dw_report *report)
           "1 while /readyz answers 200.");
     gauge(e, "deltawire_failing", dw_report_current_error(report) != NULL,
           "1 while the last try failed.");
-    counter(e, "deltawire_failures", NULL, report->n_failures, "Failed tries.");
-    dw_metric_begin(e, "deltawire_verifications", COUNTER, NULL,
+    counter(e, "deltawire_failures_total", report->n_failures, "Failed tries.");
+    dw_metric_begin(e, "deltawire_verifications_total", COUNTER,
                     "Checks of the weights or of the stream's bytes, by result.");
     dw_metric_count(e, DW_LABELS({"result", "good"}), report->n_verified);
     dw_metric_count(e, DW_LABELS({"result", "bad"}), report->n_verify_failures);
@@ -63,13 +62,13 @@ static void write_process(dw_exposition *e, const dw_report *report)
 
 static void write_store(dw_exposition *e, const dw_store_counts *counts)
 {
-    counter(e, "deltawire_store_requests", NULL, counts->n_requests,
+    counter(e, "deltawire_store_requests_total", counts->n_requests,
             "Requests to the store, with retries.");
-    counter(e, "deltawire_store_retries", NULL, counts->n_retries,
+    counter(e, "deltawire_store_retries_total", counts->n_retries,
             "Retried requests to the store.");
-    counter(e, "deltawire_store_read_bytes", "bytes", counts->bytes_read,
+    counter(e, "deltawire_store_read_bytes_total", counts->bytes_read,
             "Bytes read from the store.");
-    counter(e, "deltawire_store_written_bytes", "bytes", counts->bytes_written,
+    counter(e, "deltawire_store_written_bytes_total", counts->bytes_written,
             "Bytes written to the store.");
 }
 
@@ -99,13 +98,13 @@ static void write_stream(dw_exposition *e, const dw_report *report)
                 "When the newest version was made, in seconds since 1970.");
     if (!step)
         return;
-    dw_metric_begin(e, "deltawire_bytes_per_change", GAUGE, NULL,
+    dw_metric_begin(e, "deltawire_bytes_per_change", GAUGE,
                     "Bytes of the last step for each element that it changed; multiply "
                     "by 8 for bits.");
     dw_metric_real(e, DW_NO_LABELS, dw_step_bits_per_change(step) / 8);
     if (n_elems == 0)
         return;
-    dw_metric_begin(e, "deltawire_density_ratio", GAUGE, "ratio",
+    dw_metric_begin(e, "deltawire_density_ratio", GAUGE,
                     "Share of the elements that the last step changed.");
     dw_metric_real(e, DW_NO_LABELS, (double)step->n_changed / (double)n_elems);
 }
@@ -125,20 +124,20 @@ static void write_follower(dw_exposition *e, const dw_report *report, int64_t no
     gauge(e, "deltawire_pinned", report->pinned != DW_NO_VERSION,
           "1 while a version is held.");
     version(e, "deltawire_pinned_version", report->pinned, "The version that is held.");
-    counter(e, "deltawire_applied_versions", NULL, report->n_steps,
+    counter(e, "deltawire_applied_versions_total", report->n_steps,
             "Steps from one version to another.");
-    counter(e, "deltawire_fetched_objects", NULL, report->n_objects,
+    counter(e, "deltawire_fetched_objects_total", report->n_objects,
             "Objects fetched for them.");
-    counter(e, "deltawire_fetched_bytes", "bytes", report->n_bytes,
+    counter(e, "deltawire_fetched_bytes_total", report->n_bytes,
             "Bytes fetched for them.");
-    counter(e, "deltawire_changed_elements", NULL, report->n_changed,
+    counter(e, "deltawire_changed_elements_total", report->n_changed,
             "Elements that they changed.");
-    dw_metric_begin(e, "deltawire_phase_seconds", DW_METRIC_HISTOGRAM, "seconds",
+    dw_metric_begin(e, "deltawire_phase_seconds", DW_METRIC_HISTOGRAM,
                     "How long the phases of a step took.");
     for (size_t i = 0; i < DW_N_STEP_TIMES; i++)
         dw_metric_histogram(e, DW_LABELS({"phase", dw_step_times[i].name}),
                             &report->times[i]);
-    dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM, "seconds",
+    dw_metric_begin(e, "deltawire_pause_seconds", DW_METRIC_HISTOGRAM,
                     "How long the engines were paused for a step.");
     dw_metric_histogram(e, DW_NO_LABELS, &report->stopped);
 }
@@ -161,7 +160,7 @@ static void write_engines(dw_exposition *e, const dw_report *report)
     engine_labels l;
     if (report->n_engines == 0)
         return;
-    dw_metric_begin(e, "deltawire_engine_state", GAUGE, NULL,
+    dw_metric_begin(e, "deltawire_engine_state", GAUGE,
                     "1 for the state that an engine is in, 0 for the others.");
     for (size_t i = 0; i < report->n_engines; i++) {
         label_engine(&l, report, i);
@@ -170,7 +169,7 @@ static void write_engines(dw_exposition *e, const dw_report *report)
             dw_metric_count(e, l.labels, 4, report->engines[i].state == s);
         }
     }
-    dw_metric_begin(e, "deltawire_engine_version", GAUGE, NULL,
+    dw_metric_begin(e, "deltawire_engine_version", GAUGE,
                     "The version that an engine serves.");
     for (size_t i = 0; i < report->n_engines; i++) {
         label_engine(&l, report, i);
@@ -185,13 +184,13 @@ static void write_followers(dw_exposition *e, const dw_report *report, int64_t n
     const dw_reported_followers *all = report->followers;
     gauge(e, "deltawire_followers", all ? all->n_items : 0,
           "Followers that report to the stream.");
-    dw_metric_begin(e, "deltawire_follower_version", GAUGE, NULL,
+    dw_metric_begin(e, "deltawire_follower_version", GAUGE,
                     "The version that a follower reported.");
     for (size_t i = 0; all && i < all->n_items; i++)
         if (all->items[i].version != DW_NO_VERSION)
             dw_metric_count(e, DW_LABELS({"follower", all->items[i].id}),
                             all->items[i].version);
-    dw_metric_begin(e, "deltawire_follower_report_timestamp_seconds", GAUGE, "seconds",
+    dw_metric_begin(e, "deltawire_follower_report_timestamp_seconds", GAUGE,
                     "When a follower reported last, in seconds since 1970.");
     for (size_t i = 0; all && i < all->n_items; i++) {
         const char *time = all->items[i].time;
@@ -200,17 +199,16 @@ static void write_followers(dw_exposition *e, const dw_report *report, int64_t n
             dw_metric_real(e, DW_LABELS({"follower", all->items[i].id}),
                            (double)ms / 1000);
     }
-    dw_metric_begin(e, "deltawire_follower_silent", GAUGE, NULL,
+    dw_metric_begin(e, "deltawire_follower_silent", GAUGE,
                     "1 if a follower that did not stop sent no report for 3 minutes.");
     for (size_t i = 0; all && i < all->n_items; i++)
         dw_metric_count(e, DW_LABELS({"follower", all->items[i].id}),
                         dw_follower_is_silent(&all->items[i], now_ms));
 }
 
-void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
-                      bool is_openmetrics)
+void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms)
 {
-    dw_exposition e = {.out = out, .is_openmetrics = is_openmetrics};
+    dw_exposition e = {.out = out};
     write_process(&e, report);
     write_store(&e, &report->counts);
     write_stream(&e, report);
@@ -220,5 +218,4 @@ void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
         write_follower(&e, report, now_ms);
         write_engines(&e, report);
     }
-    dw_exposition_end(&e);
 }

@@ -7,7 +7,6 @@
 
 /* Appends all metrics: docs/OPERATIONS.md, section 9, lists them. OUT has failed when out
  * of memory. */
-void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms,
-                      bool is_openmetrics);
+void dw_metrics_write(dw_writer *out, const dw_report *report, int64_t now_ms);
 
 #endif

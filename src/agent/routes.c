@@ -86,11 +86,9 @@ static dw_answer get_status(const call *c)
 
 static dw_answer get_metrics(const call *c)
 {
-    const bool is_open = dw_accept_openmetrics(header(c, MHD_HTTP_HEADER_ACCEPT));
-    dw_answer a = {.code = MHD_HTTP_OK,
-                   .type = is_open ? DW_OPENMETRICS_TYPE : DW_PROMETHEUS_TYPE};
+    dw_answer a = {.code = MHD_HTTP_OK, .type = DW_PROMETHEUS_TYPE};
     dw_agent_view(c->desk->agent, &c->desk->view);
-    dw_metrics_write(&a.body, &c->desk->view, dw_wall_clock_ms(), is_open);
+    dw_metrics_write(&a.body, &c->desk->view, dw_wall_clock_ms());
     return a;
 }
 

@@ -1,4 +1,4 @@
-/* The text of /metrics, in both formats. */
+/* The text of /metrics. */
 #include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,6 @@ static void test_new(void **state)
     expect_none("\ndeltawire_version "); /* there is no version, and 0 is one */
     expect_none("deltawire_lag_seconds");
     expect_none("deltawire_follower_version");
-    expect_none("# EOF");
 }
 
 static void report_all(void)
@@ -86,7 +85,6 @@ static void test_told(void **state)
     expect_line("deltawire_engine_state{engine=\"0\",driver=\"exec\","
                 "where=\"a\\\"b\\\\c\\nd\xef\xbf\xbd\",state=\"away\"} 0");
     expect_none("deltawire_engine_version{");
-    expect_none("# UNIT");
     /* a bound belongs to its bucket, and buckets are cumulative */
     expect_line("deltawire_phase_seconds_bucket{phase=\"fetch\",le=\"0.0001\"} 1");
     expect_line("deltawire_phase_seconds_bucket{phase=\"fetch\",le=\"0.00025\"} 2");
@@ -97,19 +95,6 @@ static void test_told(void **state)
     expect_line("deltawire_pause_seconds_bucket{le=\"+Inf\"} 2");
     expect_line("deltawire_pause_seconds_sum 400.0015");
     expect_line("deltawire_pause_seconds_count 2");
-}
-
-static void test_openmetrics(void **state)
-{
-    (void)state;
-    report_all();
-    get("Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n");
-    assert_true(http_has(&reply, "Content-Type", DW_OPENMETRICS_TYPE));
-    expect_line("# TYPE deltawire_fetched_bytes counter");
-    expect_line("# UNIT deltawire_fetched_bytes bytes");
-    expect_line("deltawire_fetched_bytes_total 200");
-    expect_line("# TYPE deltawire_build info");
-    assert_string_equal(reply.body + reply.n_body - 6, "# EOF\n");
 }
 
 static void test_stream(void **state)
@@ -145,49 +130,13 @@ static void test_locale(void **state)
         skip(); /* no locale with a comma here */
     dw_writer out = {0};
     dw_exposition e = {.out = &out};
-    dw_metric_begin(&e, "x", DW_METRIC_GAUGE, NULL, "x");
+    dw_metric_begin(&e, "x", DW_METRIC_GAUGE, "x");
     dw_metric_real(&e, DW_NO_LABELS, -0.25);
     dw_metric_real(&e, DW_NO_LABELS, 1.5e-9);
     dw_write_u8(&out, 0);
     setlocale(LC_NUMERIC, "C");
     assert_non_null(strstr((const char *)out.bytes, "\nx -0.25\nx 1.5e-09\n"));
     dw_writer_release(&out);
-}
-
-static void test_accept(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *accept;
-        bool is_open;
-    } cases[] = {
-        {NULL, false},
-        {"", false},
-        {"*/*", false},
-        {"text/plain", false},
-        {"application/openmetrics-text", true},
-        {" Application/OpenMetrics-Text ; Version=1.0.0 ", true},
-        {"application/openmetrics-text;version=0.0.1", false},
-        {"application/openmetrics-text;version=2.0.0", false},
-        {"application/openmetrics-text;q=0", false},
-        {"application/openmetrics-text;q=0.000,*/*", false},
-        {"text/plain,application/openmetrics-text;q=0.9", false},
-        {"text/plain;q=0.9,application/openmetrics-text", true},
-        {"text/plain;q=0.5, application/openmetrics-text; version=1.0.0; q=0.500", true},
-        {"application/openmetrics-textual", false},
-        {",,;q=1,application/openmetrics-text", true},
-        /* sent by Prometheus 2 and 3 */
-        {"application/openmetrics-text;version=1.0.0,application/"
-         "openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-         true},
-        {"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-         "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;"
-         "escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
-         true},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (dw_accept_openmetrics(cases[i].accept) != cases[i].is_open)
-            fail_msg("Accept: %s", cases[i].accept);
 }
 
 #define IN_AGENT(test) cmocka_unit_test_setup_teardown(test, agent_begin, agent_end)
@@ -197,10 +146,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_AGENT(test_new),
         IN_AGENT(test_told),
-        IN_AGENT(test_openmetrics),
         IN_AGENT(test_stream),
         cmocka_unit_test(test_locale),
-        cmocka_unit_test(test_accept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
