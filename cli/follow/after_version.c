@@ -56,22 +56,6 @@ static dw_status judge(const cli_session *s, const cli_command *command, uint64_
                    "version %" PRIu64 ": --exec ended with %s", version, fate);
 }
 
-dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
-                            dw_stream *stream, uint64_t version, dw_error *err)
-{
-    dw_version_info info;
-    char state[17] = "";
-    const char *step = "";
-    /* the weights are there even without this text, so the command still runs */
-    if (dw_stream_version(stream, version, &info, err) == DW_OK) {
-        step = info.step;
-        snprintf(state, sizeof state, "%016" PRIx64, info.state);
-    } else if (command->n_failed == 0) {
-        cli_report_error(s, "error", "--exec", err);
-    }
-    return cli_after_weights(s, command, dir, version, step, state, err);
-}
-
 static dw_status run(const cli_session *s, const cli_command *command, const char *dir,
                      uint64_t version, const char *step, const char *state, dw_error *err)
 {
@@ -93,10 +77,19 @@ static dw_status run(const cli_session *s, const cli_command *command, const cha
     return status;
 }
 
-dw_status cli_after_weights(const cli_session *s, cli_command *command, const char *dir,
-                            uint64_t version, const char *step, const char *state,
-                            dw_error *err)
+dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
+                            dw_stream *stream, uint64_t version, dw_error *err)
 {
+    dw_version_info info;
+    char state[17] = "";
+    const char *step = "";
+    /* the weights are there even without this text, so the command still runs */
+    if (dw_stream_version(stream, version, &info, err) == DW_OK) {
+        step = info.step;
+        snprintf(state, sizeof state, "%016" PRIx64, info.state);
+    } else if (command->n_failed == 0) {
+        cli_report_error(s, "error", "--exec", err);
+    }
     char *absolute = realpath(dir, NULL);
     dw_status status = absolute
                            ? run(s, command, absolute, version, step, state, err)

@@ -25,11 +25,6 @@ void cli_command_set_due(cli_command *command);
 dw_status cli_after_version(const cli_session *s, cli_command *command, const char *dir,
                             dw_stream *stream, uint64_t version, dw_error *err);
 
-/* The same for a version without a stream: STEP and STATE are given. */
-dw_status cli_after_weights(const cli_session *s, cli_command *command, const char *dir,
-                            uint64_t version, const char *step, const char *state,
-                            dw_error *err);
-
 /* For a COMMAND that failed for the version of --until: prints ERR and returns the exit
  * code. */
 int cli_command_fail(const cli_session *s, const dw_error *err);

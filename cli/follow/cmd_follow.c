@@ -21,7 +21,6 @@ static void parse(cli_follow *a, char default_id[DW_FOLLOWER_ID_SIZE], cli_sessi
                       .newest = DW_NO_VERSION,
                       .agent_head = DW_NO_VERSION};
     dw_follow_options_init(&a->follow);
-    cli_agent_options_init(&a->agent_options);
     cli_parse(s, a);
     if (a->command.limit > 0 && !a->command.text)
         cli_usage_error(s, "--exec-timeout needs --exec CMD");

@@ -20,13 +20,6 @@ const cli_option cli_agent_rows[] = {
     {0},
 };
 
-void cli_agent_options_init(cli_agent_options *options)
-{
-    *options = (cli_agent_options){0};
-    options->agent = (dw_agent_options){0};
-    options->agent.listen = NULL;
-}
-
 void cli_agent_options_check(const cli_agent_options *options, const cli_session *s)
 {
     const dw_agent_options *agent = &options->agent;

@@ -13,8 +13,6 @@ typedef struct cli_agent_options {
     const char *token_file;
 } cli_agent_options;
 
-void cli_agent_options_init(cli_agent_options *options);
-
 extern const cli_option cli_agent_rows[]; /* of a cli_agent_options, but for --listen */
 
 /* Call it after the last option. It is a usage error if --listen is missing but other

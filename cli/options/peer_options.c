@@ -7,7 +7,7 @@ const cli_option cli_peer_rows[] = {
     {CLI_OPTION(TEXT, cli_peer_options, codec, "codec", "CODEC",
                 "TRL: gap, or raw, which is all that v1 has; slime: xor, or overwrite")},
     {CLI_OPTION(
-        TEXT, cli_peer_options, whole_every, "whole-every", "N",
+        NUMBER, cli_peer_options, whole_every, "whole-every", "N",
         "TRL, slime: the whole model if N divides the version; TRL: 20, in v1 10; "
         "slime: never")},
     {0},
@@ -39,8 +39,10 @@ static void read_trl(dw_foreign_options *out, const cli_peer_options *o,
 dw_foreign_options cli_peer_options_read(const cli_peer_options *o, const cli_session *s,
                                          const dw_format *format)
 {
-    dw_foreign_options out = {
-        .n_threads = s->n_threads, .trl_layout = 3, .trl_codec = DW_CODEC_GAP};
+    dw_foreign_options out = {.n_threads = s->n_threads,
+                              .whole_every = o->whole_every,
+                              .trl_layout = 3,
+                              .trl_codec = DW_CODEC_GAP};
     const bool is_trl = format == dw_format_named("trl");
     if (!is_trl && o->trl)
         cli_usage_error(s, "--trl: %s has no such choice", dw_format_name(format));
@@ -48,11 +50,5 @@ dw_foreign_options cli_peer_options_read(const cli_peer_options *o, const cli_se
         read_trl(&out, o, s);
     else if (o->codec)
         out.overwrite = choose(s, "--codec", o->codec, "xor", "overwrite") == 1;
-    if (o->whole_every) {
-        uint64_t n = cli_parse_count(s, "--whole-every", o->whole_every);
-        if (n > 1000000000)
-            cli_usage_error(s, "--whole-every: at most 1000000000");
-        out.whole_every = (unsigned)n;
-    }
     return out;
 }

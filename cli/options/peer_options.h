@@ -10,7 +10,7 @@ typedef struct cli_peer_options {
     const char *as; /* as given, or NULL */
     const char *trl;
     const char *codec;
-    const char *whole_every;
+    unsigned whole_every;
 } cli_peer_options;
 
 extern const cli_option cli_peer_rows[]; /* of a cli_peer_options, but for --as */

@@ -8,7 +8,7 @@
 #include "print.h"
 #include "stream_info.h"
 
-void cli_sync_counts_json(json_t *object, const dw_follow_report *report)
+void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds)
 {
     cli_json_version(object, "from", report->from);
     cli_json_version(object, "version", report->version);
@@ -16,11 +16,6 @@ void cli_sync_counts_json(json_t *object, const dw_follow_report *report)
     cli_json_count(object, "objects", report->n_objects);
     cli_json_count(object, "bytes", report->n_bytes);
     cli_json_count(object, "changed", report->n_changed);
-}
-
-void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds)
-{
-    cli_sync_counts_json(object, report);
     cli_json_count(object, "fetch_ms", report->fetch_ms);
     cli_json_count(object, "stage_ms", report->stage_ms);
     cli_json_count(object, "apply_ms", report->apply_ms);

@@ -11,9 +11,6 @@
 /* Adds the members `from`, `version`, `steps` and so on. */
 void cli_sync_report_json(json_t *object, const dw_follow_report *report, double seconds);
 
-/* Adds only the counts, without times. */
-void cli_sync_counts_json(json_t *object, const dw_follow_report *report);
-
 /* Adds what was done with companion files: `files_installed` and so on. */
 void cli_sync_files_json(json_t *object, const dw_follower *follower,
                          const dw_follow_report *report);

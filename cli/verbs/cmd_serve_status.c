@@ -197,7 +197,6 @@ static int serve_until_signal(server *v)
 static int run(cli_session *s)
 {
     server v = {.s = s, .interval = 5, .head = DW_NO_VERSION};
-    cli_agent_options_init(&v.options);
     v.options.agent.listen = DEFAULT_LISTEN;
     v.options.agent.stream_only = true;
     cli_parse(s, &v);

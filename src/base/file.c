@@ -241,7 +241,8 @@ void dw_new_file_abort(dw_new_file *file)
     *file = (dw_new_file){.fd = -1};
 }
 
-dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err)
+/* A full disk is noticed before the first write. */
+static dw_status reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err)
 {
     const int failed = n_bytes > 0 ? posix_fallocate(file->fd, 0, (off_t)n_bytes) : 0;
     return failed ? dw_fail(err, DW_IO, file->path,
@@ -252,7 +253,7 @@ dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err
 
 static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_error *err)
 {
-    dw_status status = dw_new_file_reserve(to, n_bytes, err);
+    dw_status status = reserve(to, n_bytes, err);
     uint8_t *buffer = dw_alloc(COPY_BYTES);
     if (status == DW_OK && !buffer)
         status = dw_fail_memory(err, to->path);
@@ -274,7 +275,9 @@ static dw_status copy_bytes(dw_new_file *to, int from, uint64_t n_bytes, dw_erro
     return status;
 }
 
-dw_status dw_clone_file(int fd, const char *path, const char *via, dw_error *err)
+/* Both files share their blocks until one of them is written. DW_UNSUPPORTED if the
+ * filesystem has no reflinks. */
+static dw_status clone_file(int fd, const char *path, const char *via, dw_error *err)
 {
     dw_new_file file;
     dw_status status = dw_new_file_open_via(&file, path, via, err);
@@ -292,7 +295,7 @@ dw_status dw_copy_file(int fd, const char *path, const char *via, dw_error *err)
     dw_new_file file;
     if (fstat(fd, &st) != 0)
         return dw_fail_errno(err, path, "look at the source of the copy");
-    dw_status status = dw_clone_file(fd, path, via, err);
+    dw_status status = clone_file(fd, path, via, err);
     if (status != DW_UNSUPPORTED)
         return status;
     status = dw_new_file_open_via(&file, path, via, err);
@@ -372,19 +375,6 @@ dw_status dw_read_file(uint8_t **bytes, size_t *n_bytes, const char *path, size_
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err)
 {
     return rename(from, to) == 0 ? DW_OK : dw_fail_errno(err, to, "rename into place");
-}
-
-dw_status dw_link_file(const char *from, const char *to, dw_error *err)
-{
-    if (link(from, to) == 0)
-        return DW_OK;
-    dw_map map;
-    dw_status status = dw_map_open(&map, from, false, err);
-    if (status != DW_OK)
-        return status;
-    status = dw_write_file(to, map.bytes, map.n_bytes, err);
-    dw_map_close(&map);
-    return status;
 }
 
 dw_status dw_remove_file(const char *path, dw_error *err)

@@ -47,15 +47,8 @@ dw_status dw_new_file_write(dw_new_file *file, const void *bytes, size_t n_bytes
 /* Writes at an offset. Several threads may write at once. Does not change n_bytes. */
 dw_status dw_new_file_write_at(dw_new_file *file, uint64_t offset, const void *bytes,
                                size_t n_bytes, dw_error *err);
-/* Allocates N_BYTES on the disk, so that a full disk is noticed before the first write.
- */
-dw_status dw_new_file_reserve(dw_new_file *file, uint64_t n_bytes, dw_error *err);
 dw_status dw_new_file_commit(dw_new_file *file, dw_error *err);
 void dw_new_file_abort(dw_new_file *file);
-
-/* Makes PATH, via VIA, a reflink of the file that is open as FD. Both share their blocks
- * until one of them is written. DW_UNSUPPORTED if the filesystem has no reflinks. */
-dw_status dw_clone_file(int fd, const char *path, const char *via, dw_error *err);
 
 /* Makes PATH, via VIA, a copy of the file that is open as FD: whole and synced, or not at
  * all. The copy shares the blocks of the file if the filesystem can do that (reflinks).
@@ -80,10 +73,6 @@ dw_status dw_sync_parent(const char *path, dw_error *err);
 
 /* Renames, inside one filesystem. Durable after dw_sync_parent. */
 dw_status dw_rename_file(const char *from, const char *to, dw_error *err);
-
-/* Makes TO another name of the file FROM or, if the filesystem has no hard links, a
- * synced copy of it. TO must not exist. */
-dw_status dw_link_file(const char *from, const char *to, dw_error *err);
 
 /* Removes PATH, and makes that durable. A missing file is no error. */
 dw_status dw_remove_file(const char *path, dw_error *err);

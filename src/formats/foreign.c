@@ -161,11 +161,6 @@ void dw_foreign_close(dw_foreign *f)
     dw_free(f);
 }
 
-const dw_format *dw_foreign_format(const dw_foreign *f)
-{
-    return f->format;
-}
-
 /* ---- the versions ---- */
 
 static dw_status add_version(void *context, const dw_store_entry *entry, dw_error *err)

@@ -56,8 +56,6 @@ dw_status dw_foreign_open(dw_foreign **out, dw_store *store, const dw_format *fo
                           const dw_foreign_options *options, dw_error *err);
 void dw_foreign_close(dw_foreign *foreign);
 
-const dw_format *dw_foreign_format(const dw_foreign *foreign);
-
 typedef struct dw_foreign_version {
     uint64_t version;
     bool is_anchor; /* of TRL */

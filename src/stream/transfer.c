@@ -31,7 +31,8 @@ static const char *or_temporary(const char *dir)
     return dir && *dir ? dir : "/tmp";
 }
 
-dw_status dw_spool_open(int *fd, const char *spool_dir, dw_error *err)
+/* A nameless file in SPOOL_DIR. *FD is -1 if there is nothing to close. */
+static dw_status open_spool(int *fd, const char *spool_dir, dw_error *err)
 {
     const char *dir = or_temporary(spool_dir);
     *fd = -1;
@@ -51,7 +52,7 @@ static dw_status map_nameless_file(dw_blob *out, uint64_t n_bytes, const char *s
 {
     int fd;
     const char *dir = or_temporary(spool_dir);
-    dw_status status = dw_spool_open(&fd, dir, err);
+    dw_status status = open_spool(&fd, dir, err);
     int failed = status == DW_OK ? posix_fallocate(fd, 0, (off_t)n_bytes) : 0;
     if (failed)
         status = dw_fail(err, DW_IO, dir,

@@ -14,10 +14,6 @@ typedef struct dw_blob {
     bool mapped;
 } dw_blob;
 
-/* A nameless file in SPOOL_DIR, or in TMPDIR or /tmp if that is NULL. *FD is -1 if there
- * is nothing to close. */
-dw_status dw_spool_open(int *fd, const char *spool_dir, dw_error *err);
-
 /* Room for N bytes; SPOOL_DIR takes the file, NULL: TMPDIR or /tmp. */
 dw_status dw_blob_make(dw_blob *out, uint64_t n_bytes, const char *spool_dir,
                        dw_error *err);

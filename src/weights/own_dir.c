@@ -69,30 +69,15 @@ dw_status dw_own_via(char **via, const char *path, dw_error *err)
     return status;
 }
 
-/* Removes the files in it, or only the temporary ones. */
-static void remove_files(const char *dir, bool only_temporary)
+void dw_own_dir_tidy(const char *dir)
 {
     char *path =
         dw_own_dir_check(dir, NULL) == DW_OK ? dw_join_path(dir, DW_OWN_DIR) : NULL;
     DIR *own = path ? opendir(path) : NULL;
     for (struct dirent *e; own && (e = readdir(own)) != NULL;)
-        if (!only_temporary || strstr(e->d_name, DW_TEMPORARY))
+        if (strstr(e->d_name, DW_TEMPORARY))
             (void)unlinkat(dirfd(own), e->d_name, 0);
     if (own)
         closedir(own);
-    dw_free(path);
-}
-
-void dw_own_dir_tidy(const char *dir)
-{
-    remove_files(dir, true);
-}
-
-void dw_own_dir_remove(const char *dir)
-{
-    char *path = dw_join_path(dir, DW_OWN_DIR);
-    remove_files(dir, false);
-    if (path)
-        (void)rmdir(path);
     dw_free(path);
 }

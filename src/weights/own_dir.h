@@ -41,7 +41,4 @@ dw_status dw_own_via(char **via, const char *path, dw_error *err);
  * DIR. */
 void dw_own_dir_tidy(const char *dir);
 
-/* Removes it with its files; directories in it stay. */
-void dw_own_dir_remove(const char *dir);
-
 #endif

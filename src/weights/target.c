@@ -136,11 +136,6 @@ const char *dw_target_dir(const dw_target *r)
     return r->dir;
 }
 
-const dw_checkpoint *dw_target_checkpoint(const dw_target *r)
-{
-    return r->files.ckpt;
-}
-
 bool dw_target_is_empty(const dw_target *r)
 {
     return !r->has_weights && (r->dir || r->may_fill);

@@ -117,13 +117,6 @@ dw_status dw_target_forget_next(dw_target *target, dw_error *err);
  * to callers that means that the stream is not there yet. */
 dw_status dw_target_make_dir(const char *into, dw_error *err);
 
-/* Whether DIR holds a file of a checkpoint, whole or not. */
-bool dw_dir_has_weights(const char *dir);
-
-/* Removes the weights of DIR, their patch and their record. The control block and
- * every other file stay. */
-dw_status dw_target_empty_dir(const char *dir, dw_error *err);
-
 /* Locks the directory INTO, open as FD, until FD is closed. DW_CONFLICT if another
  * process has the lock. */
 dw_status dw_target_take_lock(int fd, const char *into, dw_error *err);
@@ -161,9 +154,6 @@ const dw_digest *dw_target_digests(const dw_target *target);
 
 /* The directory; NULL for memory. */
 const char *dw_target_dir(const dw_target *target);
-
-/* Its open files; NULL for memory and for an empty directory. */
-const dw_checkpoint *dw_target_checkpoint(const dw_target *target);
 
 /* Whether dw_target_fill may be called: there are no weights that anybody reads. */
 bool dw_target_is_empty(const dw_target *target);
@@ -287,10 +277,6 @@ dw_status dw_target_check_files(const dw_target *target, dw_error *err);
 
 /* DW_IO if a mapped file shrank. Cheap enough for every access. */
 dw_status dw_target_check_size(const dw_target *target, dw_error *err);
-
-/* Removes the files if one of them shrank: the rest is no version, and is
- * fetched again. Files that somebody put in their place stay. */
-dw_status dw_target_drop_shrunk(const dw_target *target, dw_error *err);
 
 /* Stops all readers: the files are not those that the control block describes. */
 void dw_target_stop_readers(dw_target *target);

@@ -141,23 +141,6 @@ dw_status dw_target_check_files(const dw_target *r, dw_error *err)
                          "weights were kept up to date");
 }
 
-dw_status dw_target_drop_shrunk(const dw_target *r, dw_error *err)
-{
-    const dw_target_files *t = &r->files;
-    if (!t->ckpt || dw_files_judge(t->ckpt, NULL) != DW_FILES_OWN ||
-        dw_checkpoint_check(t->ckpt, NULL) == DW_OK)
-        return DW_OK;
-    char *index = dw_join_path(r->dir, DW_SHARD_INDEX_NAME);
-    dw_status status =
-        index ? dw_remove_file(t->patch_path, err) : dw_fail_memory(err, r->dir);
-    if (status == DW_OK)
-        status = dw_files_remove(t->ckpt, err);
-    if (status == DW_OK)
-        status = dw_remove_file(index, err); /* it names files that are gone */
-    dw_free(index);
-    return status;
-}
-
 /* An interrupted update is finished when the files are opened. Stops readers first. */
 static dw_status stop_readers(dw_target *r, dw_error *err)
 {
@@ -170,7 +153,8 @@ static dw_status stop_readers(dw_target *r, dw_error *err)
     return status == DW_OK ? dw_control_sync(r->control, err) : status;
 }
 
-bool dw_dir_has_weights(const char *path)
+/* Whether it holds a file of a checkpoint, whole or not. */
+static bool has_files(const char *path)
 {
     DIR *dir = opendir(path);
     bool found = false;
@@ -197,9 +181,10 @@ static dw_status remove_in(const char *dir, const char *name, dw_error *err)
     return status;
 }
 
-/* The patch goes first and the record last. After a kill there is no patch without its
- * weights, and no weights without their record. */
-dw_status dw_target_empty_dir(const char *path, dw_error *err)
+/* Removes the weights, their patch and their record. The control block and every other
+ * file stay. The patch goes first and the record last. After a kill there is no patch
+ * without its weights, and no weights without their record. */
+static dw_status empty_dir(const char *path, dw_error *err)
 {
     DIR *dir = opendir(path);
     if (!dir)
@@ -230,7 +215,7 @@ static dw_status start_over(dw_target *r, dw_error *err)
 {
     lose_files(r);
     r->record = DW_RECORD_NONE;
-    return dw_target_empty_dir(r->dir, err);
+    return empty_dir(r->dir, err);
 }
 
 /* Whether files that are no checkpoint were written for the stream. */
@@ -277,7 +262,7 @@ static dw_status find_weights(dw_target *r, dw_error *err)
         status = dw_target_map_dir(r, err);
     if (status == DW_OK)
         status = find_position(r, err);
-    else if (status == DW_NOT_FOUND && !dw_dir_has_weights(r->dir))
+    else if (status == DW_NOT_FOUND && !has_files(r->dir))
         status = DW_OK; /* empty: it will be filled */
     if (is_damage(status) && !r->has_weights && !r->is_own)
         status = do_without(r, status, err);

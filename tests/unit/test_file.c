@@ -214,37 +214,6 @@ static void test_paths(void **state)
     assert_path(dw_parent_path("/"), "/");
 }
 
-static void assert_file_is(const char *path, const char *text)
-{
-    size_t n;
-    uint8_t *bytes = get_file(path, &n);
-    assert_string_equal((char *)bytes, text);
-    free(bytes);
-}
-
-static void test_links(void **state)
-{
-    (void)state;
-    dw_error err = {0};
-    char first[128], second[128], other[128];
-    snprintf(first, sizeof first, "%s/first", temp_dir);
-    snprintf(second, sizeof second, "%s/second", temp_dir);
-    assert_int_equal(dw_write_file(first, "one", 3, &err), DW_OK);
-    assert_file_is(first, "one");
-    assert_int_equal(dw_link_file(first, second, &err), DW_OK);
-    assert_file_is(second, "one");
-    /* on another filesystem it is a copy */
-    snprintf(other, sizeof other, "/dev/shm/%s", strrchr(temp_dir, '/') + 1);
-    if (access("/dev/shm", W_OK) == 0) {
-        assert_int_equal(dw_link_file(first, other, &err), DW_OK);
-        assert_file_is(other, "one");
-        unlink(other);
-    }
-    assert_int_equal(dw_link_file(temp_path("none"), other, &err), DW_NOT_FOUND);
-    unlink(first);
-    unlink(second);
-}
-
 /* Any part of any pages: they become present, and nothing changes. */
 static void test_prepare(void **state)
 {
@@ -290,7 +259,6 @@ int main(void)
         cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_links),
         cmocka_unit_test(test_prepare),
         cmocka_unit_test(test_ends),
     };
