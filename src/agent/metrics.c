@@ -41,8 +41,7 @@ static void counter(dw_exposition *e, const char *name, uint64_t n, const char *
 static void write_process(dw_exposition *e, const dw_report *report)
 {
     char reason[DW_READY_REASON];
-    dw_metric_begin(e, "deltawire_build_info", GAUGE,
-                    "The software and its version.");
+    dw_metric_begin(e, "deltawire_build_info", GAUGE, "The software and its version.");
     dw_metric_count(e,
                     DW_LABELS({"version", dw_version()}, {"kernel", dw_kernel_name()},
                               {"kind", report->stream_only ? "stream" : "follower"}),

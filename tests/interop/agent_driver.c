@@ -9,7 +9,8 @@
 
 static void report_all(dw_agent *agent)
 {
-    const dw_follower_info follower = {"other", 40, "host", "error", "no room", CREATED, {{0}}};
+    const dw_follower_info follower = {"other",   40,      "host", "error",
+                                       "no room", CREATED, {{0}}};
     const dw_error err = {DW_UNAVAILABLE, "s3://bucket/run", "failed after 5 tries"};
     dw_agent_report_identity(agent, &(dw_agent_identity){.url = "s3://bucket/run",
                                                          .stream = "0123456789abcdef",

@@ -103,7 +103,8 @@ static void test_stream(void **state)
     agent_end(NULL);
     agent_start(&(dw_agent_options){.stream_only = true});
     dw_agent_report_followers(
-        agent, &(dw_follower_info){"a", 5, "h", "s", "", "2026-11-15T05:20:59.123Z", {{0}}}, 1);
+        agent,
+        &(dw_follower_info){"a", 5, "h", "s", "", "2026-11-15T05:20:59.123Z", {{0}}}, 1);
     get("");
     expect_line("deltawire_followers 1");
     expect_line("deltawire_follower_version{follower=\"a\"} 5");
@@ -112,7 +113,9 @@ static void test_stream(void **state)
     expect_line("deltawire_follower_silent{follower=\"a\"} 1");
     dw_agent_report_followers(
         agent,
-        &(dw_follower_info){"a", 5, "h", "stopped", "", "2026-11-15T05:20:59.123Z", {{0}}}, 1);
+        &(dw_follower_info){
+            "a", 5, "h", "stopped", "", "2026-11-15T05:20:59.123Z", {{0}}},
+        1);
     get("");
     expect_line("deltawire_follower_silent{follower=\"a\"} 0");
     expect_none("deltawire_pinned");
