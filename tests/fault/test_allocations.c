@@ -1,14 +1,6 @@
 /* Every allocation of every operation fails in turn: DW_NO_MEMORY, nothing is leaked or
  * changed, and the next try succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/disk_model.h"
 #include "unit/failing_allocator.h"
@@ -130,9 +122,8 @@ static dw_status run_recode(dw_error *err)
     return status;
 }
 
-static void test_in_memory(void **state)
+TEST(test_in_memory)
 {
-    (void)state;
     static const struct {
         dw_codec codec;
         unsigned layout;
@@ -173,9 +164,8 @@ static void test_in_memory(void **state)
 }
 
 /* Tied weights use another code path. */
-static void test_tied(void **state)
+TEST(test_tied)
 {
-    (void)state;
     codec = DW_CODEC_CLASS;
     target = model_copy(&base, false);
     dw_tensor two[2] = {base.tensors[0], base.tensors[0]};
@@ -204,9 +194,8 @@ static void test_tied(void **state)
 
 /* A failure after the patch file appeared leaves it on disk; then the next call finishes
  * the apply. */
-static void test_on_disk(void **state)
+TEST(test_on_disk)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         disk_make(&d, "disk", sharded, 100);
@@ -244,12 +233,4 @@ static void test_on_disk(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_memory),
-        cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_on_disk),
-    };
-    return cmocka_run_group_tests(tests, make_models, free_models);
-}
+RUN_TESTS(make_models, free_models)

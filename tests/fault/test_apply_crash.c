@@ -5,20 +5,13 @@
 /* wrap: open pwrite fsync rename msync unlink mmap flock */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "weights/target_inside.h"
 #include "fault/wrong_calls.h"
@@ -69,9 +62,8 @@ static void check_and_repair(const disk_model *d, bool by_recover)
     assert_true(disk_is_tidy(d)); /* files of a killed process are gone */
 }
 
-static void test_killed_at_every_call(void **state)
+TEST(test_killed_at_every_call)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         disk_make(&d, "kill", sharded, 300);
@@ -104,9 +96,8 @@ static void test_killed_at_every_call(void **state)
 }
 
 /* If a recovery is killed, another one follows. */
-static void test_killed_while_recovering(void **state)
+TEST(test_killed_while_recovering)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "kill_recover", true, 300);
     for (unsigned first = 16; first < 40; first += 4)
@@ -131,9 +122,8 @@ static void test_killed_while_recovering(void **state)
     disk_free(&d);
 }
 
-static void test_every_call_fails(void **state)
+TEST(test_every_call_fails)
 {
-    (void)state;
     static const int errors[] = {EIO, ENOSPC, EDQUOT};
     for (int sharded = 0; sharded < 2; sharded++)
         for (size_t e = 0; e < 3; e++) {
@@ -234,9 +224,8 @@ static void check_next_open(const held *h)
     assert_true(disk_is_new(&h->disk) && disk_is_tidy(&h->disk));
 }
 
-static void test_held_killed_at_every_call(void **state)
+TEST(test_held_killed_at_every_call)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         held h;
         held_make(&h, "held_kill", sharded);
@@ -270,9 +259,8 @@ static void test_held_killed_at_every_call(void **state)
 }
 
 /* Between prepare and apply: an engine may take its time to pause. */
-static void test_held_killed_when_prepared(void **state)
+TEST(test_held_killed_when_prepared)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         held h;
         held_make(&h, "held_prepared", sharded);
@@ -295,9 +283,8 @@ static void test_held_killed_when_prepared(void **state)
     }
 }
 
-static void test_held_every_call_fails(void **state)
+TEST(test_held_every_call_fails)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         held h;
         held_make(&h, "held_fail", sharded);
@@ -326,9 +313,8 @@ static void test_held_every_call_fails(void **state)
 }
 
 /* A failed step is repeated while the checkpoint is still held. */
-static void test_held_steps_repeat(void **state)
+TEST(test_held_steps_repeat)
 {
-    (void)state;
     held h;
     held_make(&h, "held_again", true);
     for (int step = 0; step < 5; step++) { /* stage, prepare, apply, finish; discard */
@@ -375,9 +361,8 @@ static void test_held_steps_repeat(void **state)
 }
 
 /* The same for a delta's own file: whole and synced, or absent. */
-static void test_saving(void **state)
+TEST(test_saving)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "save", false, 300);
     for (int replaces = 0; replaces < 2; replaces++) {
@@ -417,9 +402,8 @@ static void test_saving(void **state)
 }
 
 /* Killed at any instant, during stores on several threads. */
-static void test_killed_at_random(void **state)
+TEST(test_killed_at_random)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "random", true, 60000);
     for (unsigned round = 0; round < 25; round++) {
@@ -438,18 +422,4 @@ static void test_killed_at_random(void **state)
     disk_free(&d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_at_every_call),
-        cmocka_unit_test(test_killed_while_recovering),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_held_killed_at_every_call),
-        cmocka_unit_test(test_held_killed_when_prepared),
-        cmocka_unit_test(test_held_every_call_fails),
-        cmocka_unit_test(test_held_steps_repeat),
-        cmocka_unit_test(test_saving),
-        cmocka_unit_test(test_killed_at_random),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

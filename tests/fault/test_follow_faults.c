@@ -2,13 +2,7 @@
  * error the weights are exactly the version that the follower reports, and a retry
  * succeeds. */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -133,23 +127,16 @@ static void run_all(world *w, bool in_dir, uint64_t span, unsigned every)
             }
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
     run_all(*state, false, 1, 1);
     run_all(*state, false, 5, 1);
 }
 
-static void test_directory(void **state)
+TEST(test_directory)
 {
     run_all(*state, true, 1, 23);
     run_all(*state, true, 5, 37);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_directory),
-    };
-    return cmocka_run_group_tests(tests, make_world, remove_world);
-}
+RUN_TESTS(make_world, remove_world)

@@ -2,13 +2,7 @@
  * allocation failing. The model is exactly one version or none; versions are written
  * once, and the next process goes on after the newest one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "store/fault_store.h"
 #include "unit/failing_allocator.h"
@@ -90,9 +84,8 @@ static uint64_t import_once(dw_store *inner, kit_faults *faults)
     return faults->n_seen;
 }
 
-static void test_import(void **state)
+TEST(test_import)
 {
-    (void)state;
     static const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_DENY,
                                         STORE_FAULT_SHORT, STORE_FAULT_CORRUPT};
     static const peer_bucket buckets[] = {BUCKET_TRL, BUCKET_SLIME_DELTAS};
@@ -138,9 +131,8 @@ static uint64_t export_stubbornly(size_t way, store_fault kind, uint64_t first,
     return n_calls;
 }
 
-static void test_export(void **state)
+TEST(test_export)
 {
-    (void)state;
     static const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_LOST,
                                         STORE_FAULT_DENY, STORE_FAULT_SHORT};
     for (size_t way = 0; way < 2; way++) {
@@ -153,9 +145,8 @@ static void test_export(void **state)
 }
 
 /* A version that is damaged when it is read back is not reported as written. */
-static void test_damaged_writes(void **state)
+TEST(test_damaged_writes)
 {
-    (void)state;
     for (size_t way = 0; way < 2; way++) {
         dw_store *inner = kit_mem_store();
         dw_error err = {0};
@@ -180,9 +171,8 @@ static dw_status sweep_import(dw_error *err)
     return import(swept, err);
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     static const peer_bucket kinds[] = {BUCKET_TRL, BUCKET_SLIME};
     for (size_t k = 0; k < 2; k++) {
         swept = peer_make_bucket(kinds[k]);
@@ -191,13 +181,4 @@ static void test_allocations(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_import),
-        cmocka_unit_test(test_export),
-        cmocka_unit_test(test_damaged_writes),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, make_world, NULL);
-}
+RUN_TESTS(make_world, NULL)

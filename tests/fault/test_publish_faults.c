@@ -2,13 +2,7 @@
  * Afterwards the log has every version once, bit for bit as published, and the next
  * publisher goes on. */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -161,30 +155,19 @@ static void run_all(bool in_files, uint64_t span, unsigned every)
     assert_true(n_calls > 20);
 }
 
-static void test_every_call_once(void **state)
+TEST(test_every_call_once)
 {
-    (void)state;
     run_all(false, 1, 1);
 }
 
-static void test_five_calls_in_a_row(void **state)
+TEST(test_five_calls_in_a_row)
 {
-    (void)state;
     run_all(false, 5, 1);
 }
 
-static void test_directories(void **state)
+TEST(test_directories)
 {
-    (void)state;
     run_all(true, 1, 37);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_call_once),
-        cmocka_unit_test(test_five_calls_in_a_row),
-        cmocka_unit_test(test_directories),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

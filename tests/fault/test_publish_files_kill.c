@@ -2,15 +2,11 @@
  * them. The next one publishes as if nothing had happened, and a collector removes what
  * is left over. */
 /* wrap: dw_commit_record_write */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "stream/listing.h"
 #include "stream/record.h"
@@ -101,9 +97,8 @@ static void expect(dw_store *store, uint64_t version, const char *text)
     dw_stream_close(stream);
 }
 
-static void test_killed_before_the_commit(void **state)
+TEST(test_killed_before_the_commit)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = open_store();
@@ -133,8 +128,4 @@ static void test_killed_before_the_commit(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_before_the_commit)};
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

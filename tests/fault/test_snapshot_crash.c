@@ -6,19 +6,12 @@
 /* wrap: open pwrite fsync rename msync unlink link flock mkdir */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/follow.h"
 #include "fault/wrong_calls.h"
@@ -251,9 +244,8 @@ static bool run_one(int step, unsigned lost)
     return !finished;
 }
 
-static void test_kills(void **state)
+TEST(test_kills)
 {
-    (void)state;
     const uint64_t start = 2;
     dw_error err = {0};
     run_command("rm -rf '%s/into' '%s/start'; mkdir -p '%s/start'; rmdir '%s/start'");
@@ -267,10 +259,4 @@ static void test_kills(void **state)
     assert_true(n_steps > 40); /* or the wrappers were not used */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kills),
-    };
-    return cmocka_run_group_tests(tests, make_world, remove_world);
-}
+RUN_TESTS(make_world, remove_world)

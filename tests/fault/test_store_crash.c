@@ -4,12 +4,9 @@
 /* wrap: open openat pwrite fsync linkat renameat renameat2 mkdir mkdirat unlinkat flock
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/store.h"
 #include "fault/lossy_disk.h"
@@ -222,9 +219,8 @@ static bool live_until(int n_calls)
     return WEXITSTATUS(status) == 0;
 }
 
-static void test_power_loss(void **state)
+TEST(test_power_loss)
 {
-    (void)state;
     int n_steps = 0;
     for (bool finished = false; !finished; n_steps++) {
         lossy_reset(disk);
@@ -241,9 +237,8 @@ static void test_power_loss(void **state)
 
 /* A killed process leaves names that were not synced. The next one finds them and relies
  * on them, so its results must survive a power failure. */
-static void test_power_loss_after_a_kill(void **state)
+TEST(test_power_loss_after_a_kill)
 {
-    (void)state;
     unsigned n_conflicts = 0;
     int n_steps = 0;
     for (bool finished = false; !finished; n_steps++) {
@@ -312,9 +307,8 @@ static bool fail_one(dw_put_mode mode, bool removes, int n, int number, int now,
     return reached;
 }
 
-static void test_every_call_fails(void **state)
+TEST(test_every_call_fails)
 {
-    (void)state;
     static const int errors[] = {EIO, ENOSPC, EDQUOT};
     for (size_t e = 0; e < 3; e++)
         for (int kind = 0; kind < 4;
@@ -342,9 +336,8 @@ static void test_every_call_fails(void **state)
         }
 }
 
-static void test_full_disk_says_what_to_do(void **state)
+TEST(test_full_disk_says_what_to_do)
 {
-    (void)state;
     dw_error err;
     lossy_reset(disk);
     dw_store *store = open_store(disk);
@@ -365,9 +358,8 @@ static void test_full_disk_says_what_to_do(void **state)
 }
 
 /* A filesystem without links, and one that also cannot rename without replacing. */
-static void test_no_links(void **state)
+TEST(test_no_links)
 {
-    (void)state;
     static const int errors[] = {EPERM, EOPNOTSUPP, EMLINK, ENOSYS};
     for (size_t e = 0; e < 4; e++) {
         dw_error err;
@@ -402,14 +394,4 @@ static int set_up(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_power_loss),
-        cmocka_unit_test(test_power_loss_after_a_kill),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_full_disk_says_what_to_do),
-        cmocka_unit_test(test_no_links),
-    };
-    return cmocka_run_group_tests(tests, set_up, temp_dir_remove);
-}
+RUN_TESTS(set_up, temp_dir_remove)

@@ -3,18 +3,11 @@
  * DW_TEST_SKIP names a test to leave out. */
 /* labels: threads */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/store.h"
 
@@ -113,9 +106,8 @@ static bool object_is(const char *key, uint64_t seed, size_t n_bytes)
 /* ---- tests ---------------------------------------------------------------------------
  */
 
-static void test_missing(void **state)
+TEST(test_missing)
 {
-    (void)state;
     uint8_t byte;
     size_t n_read;
     expect(DW_NOT_FOUND,
@@ -129,9 +121,8 @@ static void test_missing(void **state)
                      DW_NOT_FOUND);
 }
 
-static void test_create_and_replace(void **state)
+TEST(test_create_and_replace)
 {
-    (void)state;
     expect(DW_OK, put_pattern("modes/a", 1, 1000, DW_PUT_CREATE));
     assert_true(object_is("modes/a", 1, 1000));
     expect(DW_CONFLICT, put_pattern("modes/a", 2, 1000, DW_PUT_CREATE));
@@ -150,9 +141,8 @@ static void test_create_and_replace(void **state)
     assert_true(object_is("modes/a", 6, 10));
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     static const size_t sizes[] = {0,       1,           4096,     65536,
                                    5 * MIB, 5 * MIB + 1, 40 * MIB, 40 * MIB + 1234};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -177,9 +167,8 @@ static void test_sizes(void **state)
     }
 }
 
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     const size_t n = 3 * MIB + 17;
     expect(DW_OK, put_pattern("ranges/object", 9, n, DW_PUT_REPLACE));
     static const struct {
@@ -209,9 +198,8 @@ static void test_ranges(void **state)
     assert_true(range_is("ranges/empty", 9, 0, 7, 10));
 }
 
-static void test_invalid(void **state)
+TEST(test_invalid)
 {
-    (void)state;
     char long_key[514];
     memset(long_key, 'k', 513);
     for (size_t i = 100; i < 513; i += 100)
@@ -288,9 +276,8 @@ static void assert_listed(const char *prefix, const char *after, const char *wan
     assert_string_equal(all, wanted);
 }
 
-static void test_list_order(void **state)
+TEST(test_list_order)
 {
-    (void)state;
     assert_listed("l/", NULL, "");
     /* '-' and '.' come before '/', '0' after it: not the order of a directory walk */
     static const char *const keys[] = {
@@ -342,9 +329,8 @@ static dw_status use_store(void *context, const dw_store_entry *entry, dw_error 
 }
 
 /* 1,200 keys are more than a page of any server. */
-static void test_list_many(void **state)
+TEST(test_list_many)
 {
-    (void)state;
     char key[64];
     for (unsigned i = 0; i < 1200; i++) {
         snprintf(key, sizeof key, "many/%020u", (i * 7 + 3) % 1200);
@@ -391,9 +377,8 @@ static void *race_to_create(void *argument)
     return NULL;
 }
 
-static void test_one_creator_wins(void **state)
+TEST(test_one_creator_wins)
 {
-    (void)state;
     bool conditional;
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
     if (!conditional) {
@@ -456,9 +441,8 @@ static void *read_and_replace(void *argument)
     return NULL;
 }
 
-static void test_concurrent_use(void **state)
+TEST(test_concurrent_use)
 {
-    (void)state;
     racer racers[N_THREADS] = {0};
     bool conditional;
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
@@ -492,9 +476,8 @@ static int watch(void *context, uint64_t bytes_done, uint64_t bytes_total)
     return ++w->n_calls == w->stop_at;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     const size_t n = 20 * MIB;
     pattern p = {.seed = 5, .n_bytes = n};
     dw_source source = {.n_bytes = n, .read = read_pattern, .context = &p};
@@ -530,9 +513,8 @@ static void test_cancel(void **state)
 }
 
 /* If a source fails, its own error is returned and the object does not change. */
-static void test_source_fails(void **state)
+TEST(test_source_fails)
 {
-    (void)state;
     pattern p = {.n_bytes = 12 * MIB, .fails = DW_UNTRUSTED};
     dw_source source = {.n_bytes = p.n_bytes, .read = read_pattern, .context = &p};
     expect(DW_UNTRUSTED,
@@ -545,9 +527,8 @@ static void test_source_fails(void **state)
     assert_true(object_is("broken/a", 5, 100));
 }
 
-static void test_counts(void **state)
+TEST(test_counts)
 {
-    (void)state;
     dw_store_counts before, after;
     dw_store_get_counts(store, &before);
     expect(DW_OK, put_pattern("counts/a", 1, 1000, DW_PUT_REPLACE));
@@ -600,16 +581,8 @@ static int remove_all(void **state)
 
 static int run_on(const char *url)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing),        cmocka_unit_test(test_create_and_replace),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_invalid),        cmocka_unit_test(test_list_order),
-        cmocka_unit_test(test_list_many),      cmocka_unit_test(test_one_creator_wins),
-        cmocka_unit_test(test_concurrent_use), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_source_fails),   cmocka_unit_test(test_counts),
-    };
     snprintf(base_url, sizeof base_url, "%s", url);
-    return cmocka_run_group_tests(tests, open_fresh, remove_all);
+    return suite_run(open_fresh, remove_all);
 }
 
 int main(void)

@@ -3,18 +3,11 @@
  * DW_TEST_S3_BUCKET and credentials in AWS's variables; tests/servers starts some. */
 /* labels: threads servers */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/store.h"
 
@@ -65,9 +58,8 @@ static dw_status read_filled(void *context, uint64_t offset, void *into, size_t 
 
 /* An upload in parts with a short last one; it is read back whole, past the end, and
  * across the borders of the parts. */
-static void test_large(void **state)
+TEST(test_large)
 {
-    (void)state;
     dw_store *store = open_store(url, 8, 5 * MIB);
     const size_t n = 41 * MIB + 12345;
     uint8_t *want = malloc(n), *got = malloc(n + MIB);
@@ -109,9 +101,8 @@ static void test_large(void **state)
 }
 
 /* One connection, and the sizes around the end of a part. */
-static void test_part_edges(void **state)
+TEST(test_part_edges)
 {
-    (void)state;
     dw_store *store = open_store(url, 1, 5 * MIB);
     uint8_t *want = malloc(11 * MIB), *got = malloc(12 * MIB);
     fill(want, 0, 11 * MIB);
@@ -153,9 +144,8 @@ static void *race(void *argument)
     return NULL;
 }
 
-static void test_one_winner(void **state)
+TEST(test_one_winner)
 {
-    (void)state;
     dw_store *store = open_store(url, N_RACERS, 0);
     bool conditional = false;
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
@@ -213,9 +203,8 @@ static void with_variable(const char *name, const char *value, dw_status wanted,
     free(old);
 }
 
-static void test_credentials(void **state)
+TEST(test_credentials)
 {
-    (void)state;
     with_variable("AWS_SECRET_ACCESS_KEY", "a-secret-that-is-wrong", DW_DENIED,
                   "the secret does not belong to access key");
     with_variable("AWS_ACCESS_KEY_ID", "NOBODYKNOWSTHISKEY", DW_DENIED, "...SKEY");
@@ -229,9 +218,8 @@ static dw_status ignore_entry(void *context, const dw_store_entry *entry, dw_err
     return DW_OK;
 }
 
-static void test_no_bucket(void **state)
+TEST(test_no_bucket)
 {
-    (void)state;
     dw_store *store = open_store("s3://there-is-no-such-bucket-4711/x", 2, 0);
     uint8_t byte = 0;
     size_t n_read;
@@ -250,9 +238,8 @@ static void test_no_bucket(void **state)
     dw_store_close(store);
 }
 
-static void test_no_server(void **state)
+TEST(test_no_server)
 {
-    (void)state;
     dw_store_options options = {
         .struct_bytes = sizeof options, .endpoint = "http://127.0.0.1:1", .n_tries = 2};
     dw_store *store;
@@ -275,10 +262,5 @@ int main(void)
     }
     snprintf(url, sizeof url, "s3://%s/s3_real-%lld-%ld", bucket, (long long)time(NULL),
              (long)getpid());
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large),      cmocka_unit_test(test_part_edges),
-        cmocka_unit_test(test_one_winner), cmocka_unit_test(test_credentials),
-        cmocka_unit_test(test_no_bucket),  cmocka_unit_test(test_no_server),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -4,11 +4,8 @@
 #define DW_TEST_STREAM_FIXTURE_H
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"

@@ -1,12 +1,5 @@
 /* Reports to the agent, and its answers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent_fixture.h"
 #include "base/clock.h"
@@ -14,9 +7,8 @@
 
 /* ---- status ---- */
 
-static void test_new(void **state)
+TEST_WITH(test_new, agent_begin, agent_end)
 {
-    (void)state;
     static const char *const members[] = {
         "deltawire", "kind",  "now",    "started", "stream",     "head",
         "follower",  "lag",   "ready",  "reason",  "engines",    "totals",
@@ -42,9 +34,8 @@ static void test_new(void **state)
     assert_int_equal(http_get(port, "/healthz", &reply), 200);
 }
 
-static void test_told(void **state)
+TEST_WITH(test_told, agent_begin, agent_end)
 {
-    (void)state;
     const dw_rollout_step step = step_to(6);
     tell_identity();
     dw_agent_report_head(agent, 8, CREATED, "80");
@@ -83,9 +74,8 @@ static void test_told(void **state)
     json_decref(json);
 }
 
-static void test_followers(void **state)
+TEST_WITH(test_followers, agent_begin, agent_end)
 {
-    (void)state;
     const dw_follower_info two[] = {
         {"a", 5, "host", "following", "", CREATED, {{0}}},
         {"b", DW_NO_VERSION, "host", "error", "a \"message\"", "never", {{0}}}};
@@ -107,9 +97,8 @@ static void test_followers(void **state)
     json_decref(json);
 }
 
-static void test_since(void **state)
+TEST_WITH(test_since, agent_begin, agent_end)
 {
-    (void)state;
     for (uint64_t v = 1; v <= 600; v++) {
         dw_rollout_step step = step_to(v);
         dw_agent_report_step(agent, &step);
@@ -134,9 +123,8 @@ static void test_since(void **state)
     }
 }
 
-static void test_errors(void **state)
+TEST_WITH(test_errors, agent_begin, agent_end)
 {
-    (void)state;
     dw_error one = {DW_UNAVAILABLE, "s3://bucket/run", "first"};
     dw_agent_report_error(agent, &one);
     strcpy(one.text, "again");
@@ -163,9 +151,8 @@ static void test_errors(void **state)
     json_decref(json);
 }
 
-static void test_stream_only(void **state)
+TEST_WITH(test_stream_only, agent_begin, agent_end)
 {
-    (void)state;
     agent_end(NULL);
     agent_start(&(dw_agent_options){.stream_only = true});
     json_t *json = agent_json("/status");
@@ -185,9 +172,8 @@ static int post(const char *path, const char *body)
                     &reply);
 }
 
-static void test_pins(void **state)
+TEST_WITH(test_pins, agent_begin, agent_end)
 {
-    (void)state;
     uint64_t version = 0;
     assert_int_equal(post("/pin", NULL), 409); /* there is no version to hold yet */
     assert_int_equal(post("/pin", ""), 409);
@@ -220,9 +206,8 @@ static void *wait_for_pin(void *asked)
     return NULL;
 }
 
-static void test_wait(void **state)
+TEST_WITH(test_wait, agent_begin, agent_end)
 {
-    (void)state;
     pthread_t thread;
     bool asked = false;
     dw_agent_report_version(agent, 6, NULL);
@@ -232,9 +217,8 @@ static void test_wait(void **state)
     assert_true(asked);
 }
 
-static void test_watched(void **state)
+TEST_WITH(test_watched, agent_begin, agent_end)
 {
-    (void)state;
     assert_false(dw_agent_watched(agent));
     http_get(port, "/metrics", &reply);
     http_get(port, "/readyz", &reply);
@@ -243,14 +227,4 @@ static void test_watched(void **state)
     assert_true(dw_agent_watched(agent));
 }
 
-#define IN_AGENT(test) cmocka_unit_test_setup_teardown(test, agent_begin, agent_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_AGENT(test_new),   IN_AGENT(test_told),   IN_AGENT(test_followers),
-        IN_AGENT(test_since), IN_AGENT(test_errors), IN_AGENT(test_stream_only),
-        IN_AGENT(test_pins),  IN_AGENT(test_wait),   IN_AGENT(test_watched),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

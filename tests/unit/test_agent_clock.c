@@ -1,12 +1,8 @@
 /* Readiness while the wall clock is set. */
 /* wrap: dw_wall_clock_ms dw_clock_ms */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent_fixture.h"
 
@@ -36,9 +32,8 @@ static void expect_ready(bool ready)
     json_decref(json);
 }
 
-static void test_wall_clock_is_set(void **state)
+TEST_WITH(test_wall_clock_is_set, agent_begin, agent_end)
 {
-    (void)state;
     const int64_t day_ms = 24 * 3600 * 1000;
     dw_agent_report_version(agent, 6, NULL);
     dw_agent_report_error(agent, &(dw_error){.code = DW_UNAVAILABLE, .text = "away"});
@@ -53,10 +48,4 @@ static void test_wall_clock_is_set(void **state)
     expect_ready(true);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_wall_clock_is_set, agent_begin, agent_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

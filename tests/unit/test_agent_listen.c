@@ -1,22 +1,15 @@
 /* Addresses to listen at, and the hosts that count as loopback. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent/listen.h"
 #include "agent/agent.h"
 
 static dw_error err;
 
-static void test_parse(void **state)
+TEST(test_parse)
 {
-    (void)state;
     static const struct {
         const char *text, *host, *port; /* host NULL: refused */
     } cases[] = {
@@ -62,9 +55,8 @@ static void test_parse(void **state)
     assert_int_equal(dw_listen_parse(&name, longest, &err), DW_INVALID);
 }
 
-static void test_loopback_names(void **state)
+TEST(test_loopback_names)
 {
-    (void)state;
     static const char *const own[] = {
         "localhost",     "localhost:80",       "LOCALHOST",       "localhost.",
         "a.localhost:1", "127.0.0.1",          "127.8.9.1:65535", "[::1]",
@@ -104,9 +96,8 @@ static void test_loopback_names(void **state)
     assert_true(dw_host_is("[fd00::1]:80", "fd00::1"));
 }
 
-static void test_bind(void **state)
+TEST(test_bind)
 {
-    (void)state;
     dw_listener one, two;
     assert_int_equal(dw_listener_open(&one, "127.0.0.1:0", &err), DW_OK);
     assert_true(one.is_loopback);
@@ -148,9 +139,8 @@ static void expect_start(dw_status wanted, dw_agent_options options, const char 
     dw_agent_stop(agent);
 }
 
-static void test_guard(void **state)
+TEST(test_guard)
 {
-    (void)state;
     expect_start(DW_OK, (dw_agent_options){0}, "http://127.0.0.1:");
     expect_start(DW_OK, (dw_agent_options){.listen = "localhost:0"}, "http://localhost:");
     expect_start(DW_INVALID, (dw_agent_options){.listen = "0.0.0.0:0"}, "needs a token");
@@ -167,13 +157,4 @@ static void test_guard(void **state)
     expect_start(DW_INVALID, (dw_agent_options){.token = "two words"}, "a token is");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),
-        cmocka_unit_test(test_loopback_names),
-        cmocka_unit_test(test_bind),
-        cmocka_unit_test(test_guard),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,11 +1,7 @@
 /* Reports: from many threads at once, to no agent, and without memory. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent_fixture.h"
 #include "failing_allocator.h"
@@ -39,9 +35,8 @@ static void *report_all(void *argument)
     return NULL;
 }
 
-static void test_many(void **state)
+TEST_WITH(test_many, agent_begin, agent_end)
 {
-    (void)state;
     pthread_t threads[N_REPORTERS];
     uint64_t reporter[N_REPORTERS];
     for (uint64_t i = 0; i < N_REPORTERS; i++) {
@@ -74,9 +69,8 @@ static void test_many(void **state)
 
 /* ---- no agent, no memory ---- */
 
-static void test_null(void **state)
+TEST(test_null)
 {
-    (void)state;
     uint64_t version;
     dw_rollout_step step = step_to(1);
     dw_agent_report_identity(NULL, &(dw_agent_identity){0});
@@ -104,9 +98,8 @@ static dw_status start_and_stop(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST_WITH(test_no_memory, agent_begin, agent_end)
 {
-    (void)state;
     fail_every_allocation(start_and_stop, NULL);
     dw_agent_report_head(agent, 7, CREATED, "70");
     tell_identity();
@@ -123,14 +116,4 @@ static void test_no_memory(void **state)
     json_decref(json);
 }
 
-#define IN_AGENT(test) cmocka_unit_test_setup_teardown(test, agent_begin, agent_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_AGENT(test_many),
-        cmocka_unit_test(test_null),
-        IN_AGENT(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

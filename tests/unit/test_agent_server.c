@@ -1,11 +1,7 @@
 /* Hostile requests, and the headers of every answer. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent_fixture.h"
 
@@ -30,9 +26,8 @@ static int post_with(const char *headers, const char *body)
 
 /* ---- methods and paths ---- */
 
-static void test_methods(void **state)
+TEST_WITH(test_methods, agent_begin_at_version, agent_end)
 {
-    (void)state;
     assert_int_equal(http_ask(port, "HEAD", "/status", "", NULL, &reply), 200);
     assert_int_equal(reply.n_body, 0);
     assert_true(http_has(&reply, "Content-Type", "application/json"));
@@ -51,9 +46,8 @@ static void test_methods(void **state)
         assert_int_equal(http_get(port, nowhere[i], &reply), 404);
 }
 
-static void test_page(void **state)
+TEST_WITH(test_page, agent_begin_at_version, agent_end)
 {
-    (void)state;
     assert_int_equal(http_get(port, "/", &reply), 200);
     assert_true(http_has(&reply, "Content-Type", "text/html; charset=utf-8"));
     assert_true(http_has(&reply, "X-Content-Type-Options", "nosniff"));
@@ -66,9 +60,8 @@ static void test_page(void **state)
     assert_non_null(strstr(reply.body, "<html"));
 }
 
-static void test_pipeline(void **state)
+TEST_WITH(test_pipeline, agent_begin_at_version, agent_end)
 {
-    (void)state;
     http_raw(port,
              "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
              "POST /pin HTTP/1.1\r\nHost: localhost\r\n" JSON
@@ -82,9 +75,8 @@ static void test_pipeline(void **state)
 
 /* ---- tokens, hosts, origins ---- */
 
-static void test_token(void **state)
+TEST_WITH(test_token, agent_begin_at_version, agent_end)
 {
-    (void)state;
     agent_end(NULL);
     agent_start(&(dw_agent_options){.token = "Secret-Token"});
     static const char *const open_paths[] = {"/", "/healthz"};
@@ -113,9 +105,8 @@ static void test_token(void **state)
     assert_int_equal(get_with("/status", "Authorization: bearer  Secret-Token\r\n"), 200);
 }
 
-static void test_host(void **state)
+TEST_WITH(test_host, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static const char *const foreign[] = {
         "Host: evil.example\r\n",
         "Host: evil.example:9470\r\n",
@@ -133,9 +124,8 @@ static void test_host(void **state)
     assert_int_equal(http_raw(port, "GET /healthz HTTP/1.1\r\n\r\n", &reply), 400);
 }
 
-static void test_origin(void **state)
+TEST_WITH(test_origin, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static const char *const foreign[] = {
         "Origin: https://evil.example\r\n" JSON,
         "Origin: null\r\n" JSON,
@@ -165,9 +155,8 @@ static void test_origin(void **state)
 
 /* ---- bodies ---- */
 
-static void test_bodies(void **state)
+TEST_WITH(test_bodies, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static const char *const wrong[] = {
         "{",
         "{}",
@@ -210,9 +199,8 @@ static void test_bodies(void **state)
 }
 
 /* Two lengths in one request: a proxy in front may have used the other one. */
-static void test_two_lengths(void **state)
+TEST_WITH(test_two_lengths, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static const char *const doubled[] = {
         "Content-Length: 13\r\nContent-Length: 13\r\n",
         "Content-Length: 13\r\ncontent-length: 0\r\n",
@@ -241,9 +229,8 @@ static void test_two_lengths(void **state)
 
 /* ---- sizes and numbers ---- */
 
-static void test_huge(void **state)
+TEST_WITH(test_huge, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static char request[1 << 18];
     int n = snprintf(request, sizeof request,
                      "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ");
@@ -267,9 +254,8 @@ static void test_huge(void **state)
     expect_alive();
 }
 
-static void test_garbage(void **state)
+TEST_WITH(test_garbage, agent_begin_at_version, agent_end)
 {
-    (void)state;
     static const char *const garbage[] = {
         "\x16\x03\x01\x02\x01\x01\xfc\x03\r\n\r\n",
         "GET\r\n\r\n",
@@ -293,9 +279,8 @@ static void test_garbage(void **state)
 }
 
 /* A silent connection is closed. */
-static void test_silence(void **state)
+TEST_WITH(test_silence, agent_begin_at_version, agent_end)
 {
-    (void)state;
     char byte;
     int fd = http_connect(port);
     assert_true(recv(fd, &byte, 1, 0) <= 0 && errno != EAGAIN);
@@ -303,9 +288,8 @@ static void test_silence(void **state)
     expect_alive();
 }
 
-static void test_stop_with_guests(void **state)
+TEST_WITH(test_stop_with_guests, agent_begin_at_version, agent_end)
 {
-    (void)state;
     char byte;
     int fd = http_connect(port);
     http_send(fd, "GET /st");
@@ -315,19 +299,4 @@ static void test_stop_with_guests(void **state)
     close(fd);
 }
 
-#define IN_AGENT(test)                                                                   \
-    cmocka_unit_test_setup_teardown(test, agent_begin_at_version, agent_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_AGENT(test_methods),  IN_AGENT(test_page),
-        IN_AGENT(test_pipeline), IN_AGENT(test_token),
-        IN_AGENT(test_host),     IN_AGENT(test_origin),
-        IN_AGENT(test_bodies),   IN_AGENT(test_huge),
-        IN_AGENT(test_garbage),  IN_AGENT(test_two_lengths),
-
-        IN_AGENT(test_silence),  IN_AGENT(test_stop_with_guests),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* The agent over TLS, with a certificate that the test makes, and libcurl as client. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include <curl/curl.h>
 #include <openssl/evp.h>
@@ -103,9 +98,8 @@ static long ask(const char *url, bool trusting, const char *token, char text[655
     return code;
 }
 
-static void test_tls(void **state)
+TEST(test_tls)
 {
-    (void)state;
     static char text[65536];
     char url[128];
     dw_agent_options options = with_files("cert.pem", "key.pem");
@@ -124,9 +118,8 @@ static void test_tls(void **state)
 }
 
 /* Beyond loopback a token and TLS are enough, and any Host is accepted. */
-static void test_not_loopback(void **state)
+TEST(test_not_loopback)
 {
-    (void)state;
     static char text[65536];
     char url[128];
     dw_agent_options options = with_files("cert.pem", "key.pem");
@@ -138,9 +131,8 @@ static void test_not_loopback(void **state)
     agent_end(NULL);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     static const struct {
         const char *cert, *key;
         dw_status status;
@@ -167,12 +159,4 @@ static void test_files(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_not_loopback),
-        cmocka_unit_test(test_files),
-    };
-    return cmocka_run_group_tests(tests, make_files, temp_dir_remove);
-}
+RUN_TESTS(make_files, temp_dir_remove)

@@ -1,18 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/ans.h"
 #include "random_model.h"
 
-static void test_tables(void **state)
+TEST(test_tables)
 {
-    (void)state;
     for (unsigned t = 0; t < DW_ANS_TABLES; t++) {
         const dw_ans_table *table = &dw_ans_tables()[t];
         uint32_t start = 0;
@@ -37,18 +29,16 @@ static void test_tables(void **state)
 }
 
 /* From one table to the next, runs grow longer. */
-static void test_tables_in_order(void **state)
+TEST(test_tables_in_order)
 {
-    (void)state;
     for (unsigned t = 1; t < DW_ANS_TABLES; t++)
         assert_true(dw_ans_tables()[t].symbol[0].size <
                     dw_ans_tables()[t - 1].symbol[0].size);
 }
 
 /* Division by multiplication, at every multiple of the size that can go wrong. */
-static void test_reciprocals(void **state)
+TEST(test_reciprocals)
 {
-    (void)state;
     bool seen[DW_ANS_TOTAL + 1] = {false};
     for (unsigned t = 0; t < DW_ANS_TABLES; t++)
         for (unsigned s = 0; s < DW_ANS_SYMBOLS; s++) {
@@ -68,9 +58,8 @@ static void test_reciprocals(void **state)
         }
 }
 
-static void test_fit(void **state)
+TEST(test_fit)
 {
-    (void)state;
     unsigned last = 0;
     for (uint64_t stay = 0; stay <= UINT32_MAX; stay += 1 + (UINT32_MAX - stay) / 4096) {
         unsigned q = dw_ans_fit(dw_ans_stays(), (uint32_t)stay);
@@ -92,9 +81,8 @@ static void test_fit(void **state)
 }
 
 /* The fitted table costs little more than the run's own entropy. */
-static void test_fit_is_near_the_entropy(void **state)
+TEST(test_fit_is_near_the_entropy)
 {
-    (void)state;
     for (unsigned percent = 1; percent < 100; percent++) {
         double end = percent / 100.0, weight = end, bits = 0, entropy = 0;
         unsigned q = dw_ans_fit(dw_ans_stays(), (uint32_t)((1 - end) * 4294967295.0));
@@ -159,9 +147,8 @@ static bool decodes(const stream *s, const uint8_t *bytes, size_t n_bytes, bool 
     return same;
 }
 
-static void test_streams(void **state)
+TEST(test_streams)
 {
-    (void)state;
     static stream s;
     bool spent;
     for (size_t n = 0; n < 300; n++) {
@@ -176,9 +163,8 @@ static void test_streams(void **state)
 
 /* Each symbol of each table, repeated: the cost is as stated, and never more than 12
  * bits. */
-static void test_cost(void **state)
+TEST(test_cost)
 {
-    (void)state;
     static stream s;
     for (unsigned t = 0; t < DW_ANS_TABLES; t++)
         for (unsigned y = 0; y < DW_ANS_SYMBOLS; y++) {
@@ -196,9 +182,8 @@ static void test_cost(void **state)
         }
 }
 
-static void test_truncated(void **state)
+TEST(test_truncated)
 {
-    (void)state;
     static stream s;
     make_stream(&s, 500);
     for (size_t n = 0; n < s.n_bytes; n++) {
@@ -220,9 +205,8 @@ static void test_truncated(void **state)
 /* The coder is one to one: altered bytes never give both the same symbols and the end
  * state, and rarely the end state (only if a symbol is replaced with another of its
  * size). */
-static void test_altered(void **state)
+TEST(test_altered)
 {
-    (void)state;
     static stream s;
     make_stream(&s, 500);
     size_t n_passed = 0;
@@ -237,9 +221,8 @@ static void test_altered(void **state)
 }
 
 /* Any bytes and any starting state: no read past the end, and symbols in range. */
-static void test_random_bytes(void **state)
+TEST(test_random_bytes)
 {
-    (void)state;
     for (unsigned round = 0; round < 2000; round++) {
         size_t n = random_below(40);
         uint8_t *bytes = malloc(n + 1);
@@ -253,19 +236,4 @@ static void test_random_bytes(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_tables_in_order),
-        cmocka_unit_test(test_reciprocals),
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_fit_is_near_the_entropy),
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_random_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

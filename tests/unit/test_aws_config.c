@@ -1,13 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "scripted_server.h"
@@ -138,9 +131,8 @@ static void assert_keys(const settings *s, const char *access, const char *secre
         assert_null(s->keys->session_token);
 }
 
-static void test_nothing(void **state)
+TEST_WITH(test_nothing, clean_environment, NULL)
 {
-    (void)state;
     settings c = load(NULL);
     assert_null(c.endpoint);
     assert_string_equal(c.region, "us-east-1");
@@ -154,9 +146,8 @@ static void test_nothing(void **state)
     assert_load_fails(NULL, DW_DENIED, "no credentials were found");
 }
 
-static void test_variables(void **state)
+TEST_WITH(test_variables, clean_environment, NULL)
 {
-    (void)state;
     setenv("AWS_ENDPOINT_URL", "http://general", 1);
     setenv("AWS_DEFAULT_REGION", "r-default", 1);
     setenv("AWS_ACCESS_KEY_ID", "id", 1);
@@ -189,9 +180,8 @@ static void test_variables(void **state)
     release(&c);
 }
 
-static void test_options_come_first(void **state)
+TEST_WITH(test_options_come_first, clean_environment, NULL)
 {
-    (void)state;
     setenv("AWS_ENDPOINT_URL_S3", "http://special", 1);
     setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true", 1);
     setenv("AWS_REGION", "r", 1);
@@ -206,9 +196,8 @@ static void test_options_come_first(void **state)
     release(&c);
 }
 
-static void test_default_profile(void **state)
+TEST_WITH(test_default_profile, clean_environment, NULL)
 {
-    (void)state;
     put_config("# ours\n"
                "aws_access_key_id = before any section\n"
                "[profile other]\r\n"
@@ -244,9 +233,8 @@ static void test_default_profile(void **state)
     release(&c);
 }
 
-static void test_named_profiles(void **state)
+TEST_WITH(test_named_profiles, clean_environment, NULL)
 {
-    (void)state;
     put_config("[profile a]\nregion = r-a\n[ profile  \"b c\" ]\nregion = r-b\n"
                "[a]\nregion = no section of a config file\n"
                "[profile default]\nregion = r-default\n[ab]\n[profile ab]\n");
@@ -286,9 +274,8 @@ static void test_named_profiles(void **state)
     assert_load_fails(NULL, DW_INVALID, temp_path(".aws/credentials"));
 }
 
-static void test_services(void **state)
+TEST_WITH(test_services, clean_environment, NULL)
 {
-    (void)state;
     put_config("[services lab]\n"
                "ec2 =\n  endpoint_url = http://ec2\n"
                "s3 =\n  endpoint_url = http://s3-of-lab\n"
@@ -304,9 +291,8 @@ static void test_services(void **state)
     release(&c);
 }
 
-static void test_other_paths(void **state)
+TEST_WITH(test_other_paths, clean_environment, NULL)
 {
-    (void)state;
     put_config("[default]\nregion = hidden\n");
     put_text(temp_path("my-config"), "[default]\nregion = mine\n");
     setenv("AWS_CONFIG_FILE", temp_path("my-config"), 1);
@@ -322,9 +308,8 @@ static void test_other_paths(void **state)
     assert_load_fails(NULL, DW_IO, "cannot read the profiles");
 }
 
-static void test_half_a_pair(void **state)
+TEST_WITH(test_half_a_pair, clean_environment, NULL)
 {
-    (void)state;
     setenv("AWS_ACCESS_KEY_ID", "hush", 1);
     assert_load_fails(NULL, DW_INVALID, "the environment has an access key id");
     unsetenv("AWS_ACCESS_KEY_ID");
@@ -338,9 +323,8 @@ static void test_half_a_pair(void **state)
     assert_load_fails(NULL, DW_DENIED, "no credentials were found");
 }
 
-static void test_keys_that_need_a_person(void **state)
+TEST_WITH(test_keys_that_need_a_person, clean_environment, NULL)
 {
-    (void)state;
     const char *settings_of_people[] = {"sso_session", "sso_start_url", "login_session"};
     for (size_t i = 0; i < 3; i++) {
         char text[128];
@@ -359,9 +343,8 @@ static void test_keys_that_need_a_person(void **state)
     release(&c);
 }
 
-static void test_roles_without_a_source(void **state)
+TEST_WITH(test_roles_without_a_source, clean_environment, NULL)
 {
-    (void)state;
     put_config("[default]\nrole_arn = r\n");
     assert_load_fails(NULL, DW_INVALID, "no source_profile");
     put_config("[default]\nrole_arn = r\nsource_profile = lab\n");
@@ -377,9 +360,8 @@ static void test_roles_without_a_source(void **state)
     assert_load_fails(NULL, DW_UNAVAILABLE, "web identity, role r");
 }
 
-static void test_process(void **state)
+TEST_WITH(test_process, clean_environment, NULL)
 {
-    (void)state;
     put_config("[default]\ncredential_process = echo '{\"Version\": 1, "
                "\"AccessKeyId\": \"i\", \"SecretAccessKey\": \"s\", \"SessionToken\": "
                "\"t\", \"Expiration\": \"2100-01-01T01:00:00+01:00\"}'\n");
@@ -400,9 +382,8 @@ static void test_process(void **state)
     release(&c);
 }
 
-static void test_container_hosts(void **state)
+TEST_WITH(test_container_hosts, clean_environment, NULL)
 {
-    (void)state;
     const char *good[] = {"https://anywhere/x",     "http://127.0.0.1:80/x",
                           "http://127.9.9.9/x",     "http://localhost/x",
                           "http://169.254.170.2/x", "http://169.254.170.23:1/x",
@@ -428,9 +409,8 @@ static void test_container_hosts(void **state)
     "HTTP/1.1 " status "\r\nContent-Length: " n "\r\nConnection: close\r\n\r\n" text
 
 /* Silence means that there is no instance metadata; the next request finds out anew. */
-static void test_instance_that_was_silent(void **state)
+TEST_WITH(test_instance_that_was_silent, clean_environment, NULL)
 {
-    (void)state;
     static const char *const replies[] = {
         "",
         REPLY("503 Service Unavailable", "0", ""),
@@ -471,9 +451,8 @@ static void test_instance_that_was_silent(void **state)
     script_end(&server);
 }
 
-static void test_addressing(void **state)
+TEST_WITH(test_addressing, clean_environment, NULL)
 {
-    (void)state;
     settings c = load(&(dw_store_options){.struct_bytes = sizeof(dw_store_options),
                                           .addressing = "auto"});
     assert_null(c.addressing);
@@ -493,9 +472,8 @@ static void test_addressing(void **state)
     release(&c);
 }
 
-static void test_large_files(void **state)
+TEST_WITH(test_large_files, clean_environment, NULL)
 {
-    (void)state;
     size_t n = 1 << 20;
     char *text = malloc(n + 1);
     assert_non_null(text);
@@ -523,36 +501,12 @@ static dw_status load_once(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST_WITH(test_no_memory, clean_environment, NULL)
 {
-    (void)state;
     put_config("[default]\nregion = r\nendpoint_url = e\ns3 =\n addressing_style=path\n");
     put_credentials("[default]\naws_access_key_id = i\naws_secret_access_key = s\n"
                     "aws_session_token = t\n");
     fail_every_allocation(load_once, NULL);
 }
 
-#define test(function) cmocka_unit_test_setup(function, clean_environment)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        test(test_nothing),
-        test(test_variables),
-        test(test_options_come_first),
-        test(test_default_profile),
-        test(test_named_profiles),
-        test(test_services),
-        test(test_other_paths),
-        test(test_half_a_pair),
-        test(test_keys_that_need_a_person),
-        test(test_roles_without_a_source),
-        test(test_process),
-        test(test_container_hosts),
-        test(test_instance_that_was_silent),
-        test(test_addressing),
-        test(test_large_files),
-        test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,10 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/bits.h"
 #include "random_model.h"
@@ -19,9 +13,8 @@ static uint64_t low_bits(uint64_t v, unsigned n_bits)
 }
 
 /* Every width at every bit offset, zeros, ones and random values. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const uint64_t values[] = {0, 1, ~0ull, 0xaaaaaaaaaaaaaaaaull, 1ull << 63};
     for (unsigned offset = 0; offset < 8; offset++)
         for (unsigned n_bits = 0; n_bits <= 64; n_bits++) {
@@ -50,9 +43,8 @@ static void test_round_trip(void **state)
         }
 }
 
-static void test_mixed_widths(void **state)
+TEST(test_mixed_widths)
 {
-    (void)state;
     enum { N = 5000 };
     static uint64_t values[N];
     static unsigned widths[N];
@@ -79,9 +71,8 @@ static void test_mixed_widths(void **state)
 }
 
 /* n values of b bits: least significant bit first, bytes in order. */
-static void test_layout(void **state)
+TEST(test_layout)
 {
-    (void)state;
     dw_bit_writer w = {.at = room};
     dw_put_bits(&w, 0x5, 3);
     dw_put_bits(&w, 0x1ff, 9);
@@ -114,9 +105,8 @@ static void check_golomb(uint32_t v)
     assert_true(dw_bits_spent(&r));
 }
 
-static void test_golomb(void **state)
+TEST(test_golomb)
 {
-    (void)state;
     for (uint32_t v = 0; v < 70000; v++)
         check_golomb(v);
     for (unsigned k = 10; k < 32; k++)
@@ -126,9 +116,8 @@ static void test_golomb(void **state)
 }
 
 /* After an invalid number the reader is never spent. */
-static void test_golomb_refused(void **state)
+TEST(test_golomb_refused)
 {
-    (void)state;
     static const uint8_t zeros[8], late[8] = {0, 0, 0, 0, 1, 0xff, 0xff, 0xff};
     for (size_t n = 0; n <= 8; n++) {
         dw_bit_reader r = {zeros, n, 0};
@@ -140,9 +129,8 @@ static void test_golomb_refused(void **state)
     }
 }
 
-static void test_spent(void **state)
+TEST(test_spent)
 {
-    (void)state;
     static const uint8_t bytes[] = {0xff, 0x07};
     dw_bit_reader r = {bytes, 2, 0};
     assert_false(dw_bits_spent(&r));
@@ -161,9 +149,8 @@ static void test_spent(void **state)
 }
 
 /* All bits past the end are zeros. */
-static void test_overrun(void **state)
+TEST(test_overrun)
 {
-    (void)state;
     memset(room, 0xff, 16);
     for (size_t n_bytes = 0; n_bytes <= 16; n_bytes++) {
         uint8_t *exact = malloc(n_bytes + 1);
@@ -179,13 +166,4 @@ static void test_overrun(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_mixed_widths),
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_golomb),
-        cmocka_unit_test(test_golomb_refused), cmocka_unit_test(test_spent),
-        cmocka_unit_test(test_overrun),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

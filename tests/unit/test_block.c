@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/block.h"
 #include "every_kernel.h"
@@ -80,9 +73,8 @@ static dw_block_mode check_round_trip(const uint8_t *old, const uint8_t *new_, u
     return code.mode;
 }
 
-static void test_every_dtype_and_length(void **state)
+TEST(test_every_dtype_and_length)
 {
-    (void)state;
     static const unsigned per_mille[] = {0, 20, 300, 1000};
     for (unsigned dtype = 0; dtype < DW_DTYPE_COUNT; dtype++) {
         const dw_element element = dw_dtype_element((dw_dtype)dtype);
@@ -102,9 +94,8 @@ static void test_every_dtype_and_length(void **state)
 }
 
 /* Each kind of change uses the mode that is made for it. */
-static void test_modes(void **state)
+TEST(test_modes)
 {
-    (void)state;
     const dw_element element = dw_dtype_element(DW_BF16);
     const uint32_t n = 1u << 18;
     uint8_t *old = malloc(2 * (size_t)n), *new_ = malloc(2 * (size_t)n);
@@ -122,9 +113,8 @@ static void test_modes(void **state)
     free(new_);
 }
 
-static void test_wrong_lengths(void **state)
+TEST(test_wrong_lengths)
 {
-    (void)state;
     const dw_element element = dw_dtype_element(DW_U16);
     const dw_class_map map = dw_class_map_make(element, 0);
     static const uint8_t old[20], stored[22] = {1};
@@ -142,9 +132,8 @@ static void test_wrong_lengths(void **state)
 }
 
 /* Stored elements that equal the old ones are no changes. */
-static void test_stored_lists_only_what_differs(void **state)
+TEST(test_stored_lists_only_what_differs)
 {
-    (void)state;
     const dw_element element = dw_dtype_element(DW_U8);
     const dw_class_map map = dw_class_map_make(element, 0);
     static const uint8_t old[] = "abcdefgh", stored[] = "abXdefgY";
@@ -183,9 +172,8 @@ static dw_status encode_and_decode(dw_error *err)
     return status;
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     for (size_t i = 0; i < 64; i++)
         small_new[i] = (uint8_t)random64();
     fail_every_allocation(encode_and_decode, NULL);
@@ -193,14 +181,7 @@ static void test_allocations(void **state)
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_dtype_and_length),
-        cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_wrong_lengths),
-        cmocka_unit_test(test_stored_lists_only_what_differs),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, make_scratch, free_scratch);
+    return suite_run(make_scratch, free_scratch);
 }
 
 int main(int argc, char **argv)

@@ -1,19 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/bytes.h"
 #include "base/json.h"
 #include "failing_allocator.h"
 
-static void test_reader_stops_at_the_end(void **state)
+TEST(test_reader_stops_at_the_end)
 {
-    (void)state;
     static const uint8_t bytes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     dw_reader r = dw_reader_of(bytes, sizeof bytes);
     assert_true(dw_read_u64(&r) == 0x0807060504030201);
@@ -30,9 +22,8 @@ static void test_reader_stops_at_the_end(void **state)
     assert_true(r.failed);
 }
 
-static void test_unaligned_words(void **state)
+TEST(test_unaligned_words)
 {
-    (void)state;
     uint8_t bytes[9] = {0};
     dw_store16(bytes + 1, 0x0201);
     assert_int_equal(dw_load16(bytes + 1), 0x0201);
@@ -43,9 +34,8 @@ static void test_unaligned_words(void **state)
     assert_memory_equal(bytes, "\0\1\2\3\4\5\6\7\10", 9);
 }
 
-static void test_varint_round_trip(void **state)
+TEST(test_varint_round_trip)
 {
-    (void)state;
     for (unsigned shift = 0; shift < 64; shift++) {
         for (int step = -1; step <= 1; step++) {
             uint64_t v = ((uint64_t)1 << shift) + (uint64_t)(int64_t)step;
@@ -73,9 +63,8 @@ static void assert_varint_refused(const char *bytes, size_t n_bytes)
     assert_true(r.failed);
 }
 
-static void test_varint_has_one_spelling(void **state)
+TEST(test_varint_has_one_spelling)
 {
-    (void)state;
     assert_varint_refused("\x80\x00", 2);
     assert_varint_refused("\xff\x80\x00", 3);
     assert_varint_refused("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", 10);
@@ -84,9 +73,8 @@ static void test_varint_has_one_spelling(void **state)
     assert_true(dw_read_varint(&r) == UINT64_MAX);
 }
 
-static void test_writer_grows(void **state)
+TEST(test_writer_grows)
 {
-    (void)state;
     dw_writer w = {0};
     for (unsigned i = 0; i < 5000; i++)
         dw_write_format(&w, "%04u", i);
@@ -99,9 +87,8 @@ static void test_writer_grows(void **state)
     assert_null(w.bytes);
 }
 
-static void test_writer_formats_long_text(void **state)
+TEST(test_writer_formats_long_text)
 {
-    (void)state;
     for (int n = 510; n < 515; n++) {
         dw_writer w = {0};
         dw_write_text(&w, "<");
@@ -114,9 +101,8 @@ static void test_writer_formats_long_text(void **state)
     }
 }
 
-static void test_writer_remembers_failure(void **state)
+TEST(test_writer_remembers_failure)
 {
-    (void)state;
     failing_allocator a;
     failing_allocator_install(&a, 1);
     dw_writer w = {0};
@@ -132,9 +118,8 @@ static void test_writer_remembers_failure(void **state)
     dw_set_allocator(NULL);
 }
 
-static void test_json_string(void **state)
+TEST(test_json_string)
 {
-    (void)state;
     dw_writer w = {0};
     dw_write_json_string(&w, "a\"\\/\b\f\n\r\t\x01\x1f\x7f\xc3\xa9");
     dw_write_json_string(&w, "");
@@ -145,9 +130,8 @@ static void test_json_string(void **state)
     dw_writer_release(&w);
 }
 
-static void test_valid_text_and_reals(void **state)
+TEST(test_valid_text_and_reals)
 {
-    (void)state;
     dw_writer w = {0};
     dw_write_utf8(&w, "a\xff\xc3\xa9\xe2\x82|");
     dw_write_real(&w, 0.1, 9);
@@ -162,9 +146,8 @@ static void test_valid_text_and_reals(void **state)
     dw_writer_release(&w);
 }
 
-static void test_utf8(void **state)
+TEST(test_utf8)
 {
-    (void)state;
     static const char *const valid[] = {
         "",
         "a\x7f",
@@ -198,19 +181,4 @@ static void test_utf8(void **state)
         assert_false(dw_utf8_valid(invalid[i]));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reader_stops_at_the_end),
-        cmocka_unit_test(test_unaligned_words),
-        cmocka_unit_test(test_varint_round_trip),
-        cmocka_unit_test(test_varint_has_one_spelling),
-        cmocka_unit_test(test_writer_grows),
-        cmocka_unit_test(test_writer_formats_long_text),
-        cmocka_unit_test(test_writer_remembers_failure),
-        cmocka_unit_test(test_json_string),
-        cmocka_unit_test(test_valid_text_and_reals),
-        cmocka_unit_test(test_utf8),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

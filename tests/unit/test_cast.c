@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/tensor.h"
 #include "unit/every_kernel.h"
@@ -24,9 +17,8 @@ static uint16_t cast_one(uint32_t bits)
     return out;
 }
 
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     assert_int_equal(cast_one(0x3f800000), 0x3f80);
     assert_int_equal(cast_one(0x3f808000), 0x3f80); /* halfway: to the even one */
     assert_int_equal(cast_one(0x3f818000), 0x3f82);
@@ -42,9 +34,8 @@ static void test_rounding(void **state)
 }
 
 /* Every result is the nearest: no neighbour is nearer, and none as near that is even. */
-static void test_nearest(void **state)
+TEST(test_nearest)
 {
-    (void)state;
     uint32_t x = 1;
     for (unsigned i = 0; i < 200000; i++) {
         x = x * 1664525u + 1013904223u;
@@ -60,9 +51,8 @@ static void test_nearest(void **state)
 
 enum { N = 600001 }; /* several strips, and a tail */
 
-static void test_tensors(void **state)
+TEST(test_tensors)
 {
-    (void)state;
     float *masters = calloc(N, sizeof *masters);
     uint16_t *weights = calloc(N, sizeof *weights);
     uint8_t other[3] = {1, 2, 3}, copy[3] = {0};
@@ -97,12 +87,7 @@ static void test_tensors(void **state)
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }
 
 int main(int argc, char **argv)

@@ -1,17 +1,10 @@
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/bytes.h"
 #include "deltawire/checkpoint.h"
@@ -87,9 +80,8 @@ static void assert_holds_tensors(const char *path)
 
 /* ---- one file --------------------------------------------------------------- */
 
-static void test_single_file(void **state)
+TEST(test_single_file)
 {
-    (void)state;
     const dw_pair pair = {"format", "pt"};
     const dw_checkpoint_write_options options = {
         .struct_bytes = sizeof options, .metadata = &pair, .n_metadata = 1};
@@ -110,9 +102,8 @@ static void test_single_file(void **state)
     dw_checkpoint_close(ckpt);
 }
 
-static void test_stock_order(void **state)
+TEST(test_stock_order)
 {
-    (void)state;
     const char *path = temp_path("order.safetensors");
     assert_int_equal(dw_checkpoint_write(path, tensors, N_TENSORS, NULL, NULL), DW_OK);
     size_t n_bytes;
@@ -127,9 +118,8 @@ static void test_stock_order(void **state)
     free(bytes);
 }
 
-static void test_no_tensors(void **state)
+TEST(test_no_tensors)
 {
-    (void)state;
     const char *path = temp_path("nothing.safetensors");
     assert_int_equal(dw_checkpoint_write(path, NULL, 0, NULL, NULL), DW_OK);
     dw_checkpoint *ckpt = open_or_fail(path, DW_CHECKPOINT_READ);
@@ -140,9 +130,8 @@ static void test_no_tensors(void **state)
     dw_checkpoint_close(ckpt);
 }
 
-static void test_stores_reach_the_file(void **state)
+TEST(test_stores_reach_the_file)
 {
-    (void)state;
     const char *path = temp_path("writable.safetensors");
     assert_int_equal(dw_checkpoint_write(path, tensors, N_TENSORS, NULL, NULL), DW_OK);
     dw_checkpoint *ckpt = open_or_fail(path, DW_CHECKPOINT_WRITE);
@@ -156,9 +145,8 @@ static void test_stores_reach_the_file(void **state)
 }
 
 /* A sparse file: 2^32 + 2 elements that take no disk. */
-static void test_beyond_32_bits(void **state)
+TEST(test_beyond_32_bits)
 {
-    (void)state;
     const uint64_t dims[] = {2, ((uint64_t)1 << 31) + 1};
     uint64_t n_data = 2 * dims[0] * dims[1];
     dw_tensor huge = {"huge", DW_BF16, 2, dims, n_data, NULL, 0, NULL};
@@ -184,9 +172,8 @@ static void test_beyond_32_bits(void **state)
     dw_writer_release(&header);
 }
 
-static void test_what_cannot_be_opened(void **state)
+TEST(test_what_cannot_be_opened)
 {
-    (void)state;
     const char *path = temp_path("nowhere.safetensors");
     assert_open_refused(path, DW_NOT_FOUND, path,
                         "cannot open: No such file or directory");
@@ -230,9 +217,8 @@ static void test_what_cannot_be_opened(void **state)
 
 /* ---- shards ----------------------------------------------------------------- */
 
-static void test_shards(void **state)
+TEST(test_shards)
 {
-    (void)state;
     const char *dir = temp_path("shards");
     assert_int_equal(dw_checkpoint_write(dir, tensors, N_TENSORS, &sharded, NULL), DW_OK);
     assert_int_equal(count_files(dir), 4);
@@ -278,9 +264,8 @@ static void test_shards(void **state)
     assert_int_equal(stat(temp_path("shards/model-00001-of-00003.safetensors"), &st), 0);
 }
 
-static void test_shard_limits(void **state)
+TEST(test_shard_limits)
 {
-    (void)state;
     /* one byte: each tensor in its own shard, an empty one with its neighbour */
     const dw_checkpoint_write_options tiny = {.struct_bytes = sizeof tiny,
                                               .max_shard_bytes = 1};
@@ -318,9 +303,8 @@ static void assert_index_refused(const char *weight_map, const char *text)
     assert_open_refused(temp_path("idx"), DW_CORRUPT, index, text);
 }
 
-static void test_broken_index(void **state)
+TEST(test_broken_index)
 {
-    (void)state;
     assert_int_equal(mkdir(temp_path("idx"), 0777), 0);
     const char *a = temp_path("idx/a.safetensors");
     const char *b = temp_path("idx/b.safetensors");
@@ -387,9 +371,8 @@ static void assert_write_refused(const dw_tensor *list, size_t n,
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-static void test_what_cannot_be_written(void **state)
+TEST(test_what_cannot_be_written)
 {
-    (void)state;
     const dw_tensor twice[] = {tensors[0], tensors[1], tensors[0]};
     assert_write_refused(twice, 3, NULL, "tensor 'w.bytes': two tensors have this name");
     assert_write_refused(twice, 3, &sharded,
@@ -417,9 +400,8 @@ static void test_what_cannot_be_written(void **state)
 }
 
 /* A limit on file size acts like a full disk: writes fail with EFBIG. */
-static void test_disk_full(void **state)
+TEST(test_disk_full)
 {
-    (void)state;
     static uint8_t big[1 << 16];
     const uint64_t dims[] = {sizeof big};
     const dw_tensor list[] = {
@@ -486,9 +468,8 @@ static dw_status open_sharded(dw_error *err)
     return open_and_close(temp_path("alloc/shards"), err);
 }
 
-static void test_allocation_failures(void **state)
+TEST(test_allocation_failures)
 {
-    (void)state;
     assert_int_equal(mkdir(temp_path("alloc"), 0777), 0);
     fail_every_allocation(write_single, assert_nothing_written);
     fail_every_allocation(open_only_file, NULL);
@@ -497,21 +478,4 @@ static void test_allocation_failures(void **state)
     fail_every_allocation(open_sharded, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_single_file),
-        cmocka_unit_test(test_stock_order),
-        cmocka_unit_test(test_no_tensors),
-        cmocka_unit_test(test_stores_reach_the_file),
-        cmocka_unit_test(test_beyond_32_bits),
-        cmocka_unit_test(test_what_cannot_be_opened),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_shard_limits),
-        cmocka_unit_test(test_broken_index),
-        cmocka_unit_test(test_what_cannot_be_written),
-        cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_allocation_failures),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,24 +1,16 @@
 /* labels: threads */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/patch.h"
 #include "codec/stage.h"
 #include "disk_model.h"
 #include "failing_allocator.h"
 
-static void test_in_place(void **state)
+TEST(test_in_place)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++)
         for (unsigned n_threads = 1; n_threads <= 3; n_threads += 2) {
             disk_model d;
@@ -49,9 +41,8 @@ static void test_in_place(void **state)
 }
 
 /* By any of its names it is the same checkpoint, with one patch file and one lock. */
-static void test_all_names(void **state)
+TEST(test_all_names)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         disk_make(&d, "names", sharded, 100);
@@ -69,9 +60,8 @@ static void test_all_names(void **state)
     }
 }
 
-static void test_wrong_base(void **state)
+TEST(test_wrong_base)
 {
-    (void)state;
     disk_model d;
     dw_error err;
     disk_make(&d, "wrong_base", true, 500);
@@ -90,9 +80,8 @@ static void test_wrong_base(void **state)
     disk_free(&d);
 }
 
-static void test_other_model(void **state)
+TEST(test_other_model)
 {
-    (void)state;
     disk_model d, other;
     dw_error err;
     disk_make(&d, "one", true, 50);
@@ -108,9 +97,8 @@ static void test_other_model(void **state)
 }
 
 /* TRL's own files have no digests: they are applied and reported as unverified. */
-static void test_unverified(void **state)
+TEST(test_unverified)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "unverified", false, 100);
     static const uint64_t one[] = {1};
@@ -141,9 +129,8 @@ static void test_unverified(void **state)
     disk_free(&d);
 }
 
-static void test_lock(void **state)
+TEST(test_lock)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         dw_error err;
@@ -175,9 +162,8 @@ static int stop(void *context, uint64_t bytes_done, uint64_t bytes_total)
     return 1;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "cancel", true, 50);
     dw_apply_options options = {.struct_bytes = sizeof options, .progress = {stop, NULL}};
@@ -216,9 +202,8 @@ static void leave_patch(const disk_model *d)
 }
 
 /* A shard that is named by itself belongs to the checkpoint of its directory. */
-static void test_shard_is_no_way_around(void **state)
+TEST(test_shard_is_no_way_around)
 {
-    (void)state;
     disk_model d;
     bool pending;
     disk_make(&d, "shard", true, 50);
@@ -236,9 +221,8 @@ static void test_shard_is_no_way_around(void **state)
 }
 
 /* One allocation fails, later ones do not: the result must be right or an error. */
-static void test_pending_out_of_memory(void **state)
+TEST(test_pending_out_of_memory)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "scarce", true, 50);
     leave_patch(&d);
@@ -267,9 +251,8 @@ static void test_pending_out_of_memory(void **state)
 }
 
 /* Any mix of old and new on the disk: pages of 512 bytes, bytes, none or all. */
-static void test_torn_stores(void **state)
+TEST(test_torn_stores)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         disk_make(&d, "torn", sharded, 700);
@@ -309,9 +292,8 @@ static void test_torn_stores(void **state)
     }
 }
 
-static void test_pending(void **state)
+TEST(test_pending)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++) {
         disk_model d;
         bool pending = true, recovered;
@@ -334,9 +316,8 @@ static void test_pending(void **state)
 }
 
 /* Weights that were replaced meanwhile are not written to. */
-static void test_replaced_checkpoint(void **state)
+TEST(test_replaced_checkpoint)
 {
-    (void)state;
     disk_model d;
     bool recovered;
     dw_error err;
@@ -356,9 +337,8 @@ static void test_replaced_checkpoint(void **state)
     disk_free(&d);
 }
 
-static void test_nothing_to_recover(void **state)
+TEST(test_nothing_to_recover)
 {
-    (void)state;
     disk_model d;
     bool recovered = true;
     disk_make(&d, "fine", true, 50);
@@ -371,9 +351,8 @@ static void test_nothing_to_recover(void **state)
 
 /* A patch file that is damaged, or belongs to another model, is left for a person to
  * examine. */
-static void test_bad_patch(void **state)
+TEST(test_bad_patch)
 {
-    (void)state;
     disk_model d, other;
     dw_error err;
     bool recovered;
@@ -398,9 +377,8 @@ static void test_bad_patch(void **state)
 }
 
 /* Another process that maps the file sees the stores: nothing is replaced. */
-static void test_shared_map(void **state)
+TEST(test_shared_map)
 {
-    (void)state;
     disk_model d;
     disk_make(&d, "shared", false, 500);
     dw_checkpoint *ckpt;
@@ -416,24 +394,4 @@ static void test_shared_map(void **state)
     disk_free(&d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_all_names),
-        cmocka_unit_test(test_wrong_base),
-        cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_unverified),
-        cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_shard_is_no_way_around),
-        cmocka_unit_test(test_pending_out_of_memory),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_torn_stores),
-        cmocka_unit_test(test_nothing_to_recover),
-        cmocka_unit_test(test_pending),
-        cmocka_unit_test(test_replaced_checkpoint),
-        cmocka_unit_test(test_bad_patch),
-        cmocka_unit_test(test_shared_map),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

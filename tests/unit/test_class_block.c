@@ -1,12 +1,5 @@
 /* labels: single */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/class_block.h"
 #include "every_kernel.h"
@@ -84,9 +77,8 @@ static size_t check_round_trip(const uint8_t *old, const uint8_t *new_, uint32_t
 }
 
 /* Every length to 200, densities from none to all. */
-static void test_small_blocks(void **state)
+TEST(test_small_blocks)
 {
-    (void)state;
     static const unsigned per_mille[] = {0, 5, 100, 500, 1000};
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
@@ -109,9 +101,8 @@ static void test_small_blocks(void **state)
 
 /* Whole blocks. From 1 % of changes on, the size is close to the entropy of moves and
  * gaps. */
-static void test_full_blocks(void **state)
+TEST(test_full_blocks)
 {
-    (void)state;
     static const unsigned per_mille[] = {1, 10, 300, 1000};
     const bool slow = getenv("DW_SANITIZE") && *getenv("DW_SANITIZE");
     for (size_t k = 0; k < N_KINDS; k++) {
@@ -158,9 +149,8 @@ static uint64_t adversary(unsigned kind, uint32_t i, uint64_t old, dw_element el
     }
 }
 
-static void test_adversarial_values(void **state)
+TEST(test_adversarial_values)
 {
-    (void)state;
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
         enum { N = 40000 };
@@ -192,9 +182,8 @@ static void test_adversarial_values(void **state)
 }
 
 /* All elements of a full block move as far as possible: the largest size. */
-static void test_largest_output(void **state)
+TEST(test_largest_output)
 {
-    (void)state;
     for (unsigned width = 1; width <= 8; width *= 2) {
         const dw_element element = {width, false, 8 * width};
         const uint32_t n = dw_block_elems(width);
@@ -211,9 +200,8 @@ static void test_largest_output(void **state)
 }
 
 /* The same pass computes the change of the digest and stores to the old elements. */
-static void test_settling(void **state)
+TEST(test_settling)
 {
-    (void)state;
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
         const uint32_t n = 70000; /* more than one strip */
@@ -250,9 +238,8 @@ static void test_settling(void **state)
 }
 
 /* Any base of the class map works, and the chosen one is in range. */
-static void test_class_maps(void **state)
+TEST(test_class_maps)
 {
-    (void)state;
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
         enum { N = 3000 };
@@ -296,9 +283,8 @@ static bool check_any(const uint8_t *bytes, size_t n_bytes, const uint8_t *old,
     return good;
 }
 
-static void test_altered_blocks(void **state)
+TEST(test_altered_blocks)
 {
-    (void)state;
     for (size_t k = 0; k < N_KINDS; k++) {
         const dw_element element = dw_dtype_element(kinds[k]);
         enum { N = 700 };
@@ -332,9 +318,8 @@ static void test_altered_blocks(void **state)
     }
 }
 
-static void test_random_bytes(void **state)
+TEST(test_random_bytes)
 {
-    (void)state;
     static uint8_t old[200 * 8], bytes[300];
     for (unsigned round = 0; round < 20000; round++) {
         const dw_element element = dw_dtype_element(kinds[round % N_KINDS]);
@@ -352,13 +337,7 @@ static void test_random_bytes(void **state)
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_blocks),       cmocka_unit_test(test_full_blocks),
-        cmocka_unit_test(test_adversarial_values), cmocka_unit_test(test_largest_output),
-        cmocka_unit_test(test_settling),           cmocka_unit_test(test_class_maps),
-        cmocka_unit_test(test_altered_blocks),     cmocka_unit_test(test_random_bytes),
-    };
-    return cmocka_run_group_tests(tests, make_scratch, free_scratch);
+    return suite_run(make_scratch, free_scratch);
 }
 
 int main(int argc, char **argv)

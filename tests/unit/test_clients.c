@@ -1,13 +1,9 @@
 /* Many connections, most of them slow. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent/clients.h"
 #include "agent_fixture.h"
@@ -33,9 +29,8 @@ static void *dribble(void *argument)
 
 /* More connections than there is room for, and none ends its request: a new one is
  * answered, and the oldest is closed. */
-static void test_too_many(void **state)
+TEST_WITH(test_too_many, agent_begin, agent_end)
 {
-    (void)state;
     slow_crowd clients = {.is_over = false};
     pthread_t thread;
     char byte;
@@ -59,9 +54,8 @@ static void test_too_many(void **state)
 }
 
 /* A client that sends requests is kept, and clients without requests are closed. */
-static void test_users_stay(void **state)
+TEST_WITH(test_users_stay, agent_begin, agent_end)
 {
-    (void)state;
     static const char ask[] = "HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     enum { N = 3 * DW_CLIENTS_MAX };
     int user = http_connect(port), fds[N];
@@ -79,11 +73,4 @@ static void test_users_stay(void **state)
     close(user);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_too_many, agent_begin, agent_end),
-        cmocka_unit_test_setup_teardown(test_users_stay, agent_begin, agent_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

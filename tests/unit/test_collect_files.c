@@ -98,9 +98,8 @@ static bool has(dw_store *store, const char *key)
     return dw_store_stat(store, key, NULL, NULL, NULL) == DW_OK;
 }
 
-static void test_every_floor(void **state)
+TEST(test_every_floor)
 {
-    (void)state;
     fixture x;
     make(&x, "mem:collect-files");
     /* a; config of 0, 3, 6, 9, 12; b */
@@ -146,9 +145,8 @@ static void key_of(fixture *x, uint64_t version, const char *name, char key[DW_K
     dw_stream_close(s);
 }
 
-static void test_faults_are_found_once(void **state)
+TEST(test_faults_are_found_once)
 {
-    (void)state;
     fixture x;
     make(&x, "mem:verify-files");
     char key[DW_KEY_TEXT];
@@ -182,9 +180,8 @@ static dw_status copy(fixture *x, dw_store *from, dw_store *to, dw_copy_report *
     return status;
 }
 
-static void test_copies_have_the_files(void **state)
+TEST(test_copies_have_the_files)
 {
-    (void)state;
     fixture x;
     make(&x, "mem:copy-files");
     for (uint64_t floor = 0; floor <= 8; floor += 4) {
@@ -215,12 +212,4 @@ static void test_copies_have_the_files(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_floor),
-        cmocka_unit_test(test_faults_are_found_once),
-        cmocka_unit_test(test_copies_have_the_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

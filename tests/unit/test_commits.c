@@ -1,10 +1,5 @@
 /* Commits in a store whose answers are wrong: only what it returns was committed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "unit/pass_store.h"
@@ -101,17 +96,15 @@ static void publish_with_lies(dw_status answer)
     kit_free(&k);
 }
 
-static void test_lies(void **state)
+TEST(test_lies)
 {
-    (void)state;
     publish_with_lies(DW_OK);
     publish_with_lies(DW_CONFLICT);
 }
 
 /* A writer does not stop because of an epoch that nobody has claimed. */
-static void test_epoch_of_nobody(void **state)
+TEST(test_epoch_of_nobody)
 {
-    (void)state;
     dw_error err = {0};
     dw_publish_report report = {0};
     dw_publish_options options = kit_plain_options(NULL);
@@ -134,9 +127,4 @@ static void test_epoch_of_nobody(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_epoch_of_nobody)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,16 +1,9 @@
 /* Which files of a directory are companion files, and that only whole ones are taken. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/stream.h"
 #include "failing_allocator.h"
@@ -103,9 +96,8 @@ static int make_directory(void **state)
     return 0;
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     dw_error err;
     assert_string_equal(load(NULL, &err), "config.json,qwen.tiktoken,tokenizer.json");
     assert_string_equal(load_with("*.py", NULL, &err),
@@ -125,9 +117,8 @@ static void test_names(void **state)
     assert_string_equal(load(&rules, &err), "modeling.py");
 }
 
-static void test_bad_rules(void **state)
+TEST(test_bad_rules)
 {
-    (void)state;
     static const struct {
         const char *with;
         const char *status;
@@ -158,9 +149,8 @@ static void test_bad_rules(void **state)
 
 /* Links to files are followed. A directory is an error only if it was asked for by name.
  */
-static void test_links_and_directories(void **state)
+TEST(test_links_and_directories)
 {
-    (void)state;
     dw_error err;
     put("elsewhere", "{\"a\": 0}");
     assert_int_equal(symlink("../elsewhere", temp_path("d/vocab.json")), 0);
@@ -190,9 +180,8 @@ static void expect_refused(const char *name, const char *status, const char *tex
 }
 
 /* Followers would remove a file that is left out in silence. */
-static void test_no_files(void **state)
+TEST(test_no_files)
 {
-    (void)state;
     static const char *const names[] = {"vocab.txt", "more.py"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char at[600];
@@ -215,9 +204,8 @@ static void test_no_files(void **state)
     unlink(temp_path("d/new\nline.py"));
 }
 
-static void test_json(void **state)
+TEST(test_json)
 {
-    (void)state;
     static const struct {
         const char *text, *status, *fault;
     } cases[] = {
@@ -236,9 +224,8 @@ static void test_json(void **state)
     put("d/config.json", "{}");
 }
 
-static void test_changes_while_reading(void **state)
+TEST(test_changes_while_reading)
 {
-    (void)state;
     for (int kind = SHRINK; kind <= REWRITE; kind++) {
         dw_error err;
         put("d/config.json", "{\"a\": 1}");
@@ -252,9 +239,8 @@ static void test_changes_while_reading(void **state)
     put("d/config.json", "{}");
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-    (void)state;
     dw_error err;
     put("d/tokenizer.model", "");
     assert_int_equal(truncate(temp_path("d/tokenizer.model"), (64 << 20) - 4), 0);
@@ -287,23 +273,9 @@ static dw_status load_once(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(load_once, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_rules),
-        cmocka_unit_test(test_links_and_directories),
-        cmocka_unit_test(test_no_files),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_changes_while_reading),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, make_directory, temp_dir_remove);
-}
+RUN_TESTS(make_directory, temp_dir_remove)

@@ -3,19 +3,12 @@
 /* labels: threads */
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/clock.h"
 #include "weights/control.h"
@@ -96,9 +89,8 @@ static void write_version(dw_control_writer *w, uint64_t version)
 
 /* ---- the file ---- */
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     fresh();
     assert_null(open_again());
     assert_int_equal(access(path, F_OK), -1); /* reading creates nothing */
@@ -126,9 +118,8 @@ static void test_files(void **state)
     dw_control_writer_close(NULL);
 }
 
-static void test_foreign_files(void **state)
+TEST(test_foreign_files)
 {
-    (void)state;
     uint8_t bytes[DW_CONTROL_BYTES + 1] = {0};
     for (unsigned kind = 0; kind < 8; kind++) {
         fresh();
@@ -201,9 +192,8 @@ static void test_foreign_files(void **state)
 
 /* ---- transitions ---- */
 
-static void test_writing(void **state)
+TEST(test_writing)
 {
-    (void)state;
     fresh();
     dw_control_writer *w = make(0);
     reader r = reader_open(7);
@@ -254,9 +244,8 @@ static void test_writing(void **state)
 
 /* ---- readers that hold it ---- */
 
-static void test_waiting(void **state)
+TEST(test_waiting)
 {
-    (void)state;
     fresh();
     dw_control_writer *w = make(30);
     dw_error err = {0};
@@ -296,9 +285,8 @@ static void *let_go(void *context)
     return NULL;
 }
 
-static void test_in_time(void **state)
+TEST(test_in_time)
 {
-    (void)state;
     fresh();
     dw_control_writer *w = make(60000);
     dw_error err = {0};
@@ -316,9 +304,8 @@ static void test_in_time(void **state)
 }
 
 /* Readers that were killed while they held it. */
-static void test_dead(void **state)
+TEST(test_dead)
 {
-    (void)state;
     fresh();
     dw_control_writer *w = make(60000);
     dw_error err = {0};
@@ -343,9 +330,8 @@ static void test_dead(void **state)
     dw_control_writer_close(w);
 }
 
-static void test_one_writer(void **state)
+TEST(test_one_writer)
 {
-    (void)state;
     fresh();
     dw_control_writer *w = make(0), *other = open_again();
     dw_error err = {0};
@@ -421,9 +407,8 @@ static void put_version(dw_control_writer *w, uint64_t version)
     dw_control_end_write(w, &l);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     fresh();
     memset(&world, 0, sizeof world);
     dw_control_writer *w = make(60000);
@@ -440,13 +425,4 @@ static void test_threads(void **state)
     dw_control_writer_close(w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),      cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_writing),    cmocka_unit_test(test_waiting),
-        cmocka_unit_test(test_in_time),    cmocka_unit_test(test_dead),
-        cmocka_unit_test(test_one_writer), cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

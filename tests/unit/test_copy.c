@@ -60,9 +60,8 @@ static void assert_pulls(fixture *x, dw_store *mirror, uint64_t first, uint64_t 
     fixture_verify(x, mirror, &found);
 }
 
-static void test_mirror(void **state)
+TEST(test_mirror)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:copy", 8, 4, 2);
     dw_store *mirror = open_mirror(&x);
@@ -104,9 +103,8 @@ static void test_mirror(void **state)
     fixture_close(&x);
 }
 
-static void test_floors(void **state)
+TEST(test_floors)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:copy-floors", 10, 4, 2);
     dw_store *mirror = open_mirror(&x), *late = open_mirror(&x);
@@ -134,9 +132,8 @@ static void test_floors(void **state)
     fixture_close(&x);
 }
 
-static void test_conflicts(void **state)
+TEST(test_conflicts)
 {
-    (void)state;
     fixture x, other;
     dw_copy_report report;
     fixture_make(&x, "mem:copy-conflict", 3, 0, 0);
@@ -230,9 +227,8 @@ static store_fault choose(void *context, uint64_t n, const char *operation,
     return STORE_FAULT_NONE;
 }
 
-static void test_source_is_collected(void **state)
+TEST(test_source_is_collected)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:copy-collected", 10, 4, 2);
     meanwhile m = {.x = &x};
@@ -254,9 +250,8 @@ static void test_source_is_collected(void **state)
     fixture_close(&x);
 }
 
-static void test_cut_off(void **state)
+TEST(test_cut_off)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:copy-cut", 6, 4, 2);
     meanwhile m = {.x = &x, .cut_off = true};
@@ -287,12 +282,4 @@ static void test_cut_off(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mirror),    cmocka_unit_test(test_floors),
-        cmocka_unit_test(test_conflicts), cmocka_unit_test(test_source_is_collected),
-        cmocka_unit_test(test_cut_off),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,13 +1,6 @@
 /* labels: single */
 /* Tensors on devices, over a fake driver: copies, digests, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_driver.h"
@@ -115,9 +108,8 @@ static dw_status there_and_back(const model *m, dw_error *err)
     return status;
 }
 
-static void test_copies(void **state)
+TEST(test_copies)
 {
-    (void)state;
     dw_error err;
     for (size_t n = 1; n < 3000000; n = n * 37 + 11) {
         model m = small_model(n);
@@ -128,9 +120,8 @@ static void test_copies(void **state)
 }
 
 /* Inside a device, and from one to the other. */
-static void test_places(void **state)
+TEST(test_places)
 {
-    (void)state;
     dw_device *d[2];
     dw_error err;
     void *a, *b, *c;
@@ -157,9 +148,8 @@ static void test_places(void **state)
     assert_int_equal(fake.held(), 0);
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const char *const bad[] = {"",        "cuda",   "cuda:",      "cuda:x",
                                       "cuda:1x", "CUDA:0", "cuda:99999", "cpu"};
     dw_device *d;
@@ -179,9 +169,8 @@ static void test_names(void **state)
 }
 
 /* Functions that cannot use a device's tensors say so, and name the tensor. */
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     placed p;
     dw_error err;
     model m = small_model(10);
@@ -197,9 +186,8 @@ static void test_refusals(void **state)
 }
 
 /* Every call of the driver fails in turn, once or from there on. */
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     dw_error err;
     model m = small_model(5000);
     fake.fail_at(-1, 0, 0);
@@ -217,12 +205,4 @@ static void test_faults(void **state)
     model_free(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_faults),
-    };
-    return cmocka_run_group_tests(tests, fake_open, NULL);
-}
+RUN_TESTS(fake_open, NULL)

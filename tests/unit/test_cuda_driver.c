@@ -1,14 +1,7 @@
 /* labels: single */
 /* The driver of CUDA and handles of devices, over a fake driver: every call made to fail,
  * and devices that are lost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "cuda/cuda_digest.h"
 #include "cuda/fake.h"
@@ -16,9 +9,8 @@
 #include "unit/random_model.h"
 #include "inner.h"
 
-static void test_no_driver(void **state)
+TEST(test_no_driver)
 {
-    (void)state;
     dw_cuda_driver driver;
     dw_error err;
     assert_int_equal(dw_cuda_driver_load(&driver, "/nowhere/libcuda.so.1", &err),
@@ -30,9 +22,8 @@ static void test_no_driver(void **state)
     assert_non_null(strstr(err.text, "it has no cuInit"));
 }
 
-static void test_report(void **state)
+TEST(test_report)
 {
-    (void)state;
     dw_cuda_report report;
     dw_cuda_device device;
     dw_error err;
@@ -49,9 +40,8 @@ static void test_report(void **state)
     assert_string_equal(err.text, "no CUDA device 2: the driver sees 2");
 }
 
-static void test_no_kernels(void **state)
+TEST(test_no_kernels)
 {
-    (void)state;
     if (dw_cuda_image_get())
         skip();
     dw_cuda *c;
@@ -98,9 +88,8 @@ static dw_status digest_two(uint32_t index, dw_digest digests[2], const void *by
     return status;
 }
 
-static void test_digest(void **state)
+TEST(test_digest)
 {
-    (void)state;
     static const size_t sizes[] = {0,    1,       3,       4095,    4096,   4097,
                                    8192, 1000000, 2 << 20, 5000001, 3 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -120,9 +109,8 @@ static void test_digest(void **state)
 }
 
 /* Every call of the driver fails in turn, once or from there on. */
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const struct {
         int result;
         int lost;
@@ -161,12 +149,4 @@ static void test_faults(void **state)
     assert_int_equal(digest_two(0, digests, bytes, sizeof bytes, &err), DW_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_driver),  cmocka_unit_test(test_report),
-        cmocka_unit_test(test_no_kernels), cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_faults),
-    };
-    return cmocka_run_group_tests(tests, fake_open, NULL);
-}
+RUN_TESTS(fake_open, NULL)

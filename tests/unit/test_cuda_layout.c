@@ -1,13 +1,6 @@
 /* labels: single */
 /* Layouts whose targets are on the host and on two devices, over a fake driver. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/patch.h"
 #include "codec/stage.h"
@@ -226,9 +219,8 @@ static dw_status apply(dw_layout_report *report, dw_error *err)
     return dw_layout_apply(layout, temp_path("patch"), 1, report, NULL, err);
 }
 
-static void test_patch(void **state)
+TEST_WITH(test_patch, start_at_base, NULL)
 {
-    (void)state;
     dw_layout_report report;
     dw_error err;
     dw_digest digests[N], before, after;
@@ -242,9 +234,8 @@ static void test_patch(void **state)
 }
 
 /* One element of each target is another one: nothing changes, anywhere. */
-static void test_other_weights_are_left_alone(void **state)
+TEST_WITH(test_other_weights_are_left_alone, start_at_base, NULL)
 {
-    (void)state;
     uint8_t *other[N_TARGETS];
     targets_make(other);
     for (size_t t = 0; t < N_TARGETS; t++) {
@@ -267,9 +258,8 @@ static void test_other_weights_are_left_alone(void **state)
     targets_free(other);
 }
 
-static void test_two_steps(void **state)
+TEST_WITH(test_two_steps, start_at_base, NULL)
 {
-    (void)state;
     dw_layout_ready *ready;
     dw_layout_report report;
     dw_error err;
@@ -294,9 +284,8 @@ static void test_two_steps(void **state)
     assert_null(ready);
 }
 
-static void test_whole_tensors(void **state)
+TEST_WITH(test_whole_tensors, start_at_base, NULL)
 {
-    (void)state;
     uint64_t different[N];
     dw_error err;
     assert_int_equal(dw_layout_compare(layout, base.tensors, N, 1, different, &err),
@@ -315,9 +304,8 @@ static void test_whole_tensors(void **state)
                      DW_UNSUPPORTED);
 }
 
-static void test_sums_are_refused(void **state)
+TEST_WITH(test_sums_are_refused, start_at_base, NULL)
 {
-    (void)state;
     dw_layout *l;
     dw_layout_report report;
     dw_error err;
@@ -332,9 +320,8 @@ static void test_sums_are_refused(void **state)
 }
 
 /* Every call of the driver fails in turn: the weights stay the old ones. */
-static void test_faults(void **state)
+TEST_WITH(test_faults, start_at_base, NULL)
 {
-    (void)state;
     dw_layout_report report;
     dw_error err;
     fake.fail_at(-1, 0, 0);
@@ -361,15 +348,4 @@ static void test_faults(void **state)
     assert_true(n_failed > 40);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_patch, start_at_base),
-        cmocka_unit_test_setup(test_other_weights_are_left_alone, start_at_base),
-        cmocka_unit_test_setup(test_two_steps, start_at_base),
-        cmocka_unit_test_setup(test_whole_tensors, start_at_base),
-        cmocka_unit_test_setup(test_sums_are_refused, start_at_base),
-        cmocka_unit_test_setup(test_faults, start_at_base),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RUN_TESTS(set_up, tear_down)

@@ -1,13 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/class_block.h"
 #include "random_model.h"
@@ -149,9 +141,8 @@ static void check_apply(const dw_delta *delta, const model *base, const model *n
     model_free(&b);
 }
 
-static void test_round_trips(void **state)
+TEST(test_round_trips)
 {
-    (void)state;
     static const unsigned per_mille[] = {0, 1, 30, 500, 1000};
     for (size_t form = 0; form < N_FORMS; form++)
         for (size_t p = 0; p < 5; p++)
@@ -196,9 +187,8 @@ static void test_round_trips(void **state)
 }
 
 /* One tensor over several blocks, changed in some of them and at every edge. */
-static void test_several_blocks(void **state)
+TEST(test_several_blocks)
 {
-    (void)state;
     static const dw_dtype dtypes[] = {DW_BF16, DW_F32};
     for (size_t k = 0; k < 2; k++) {
         const unsigned width = dw_dtype_element(dtypes[k]).width;
@@ -245,9 +235,8 @@ static void test_several_blocks(void **state)
 }
 
 /* The comparison is exact: payloads of NaN and the sign of zero count. */
-static void test_every_bit_counts(void **state)
+TEST(test_every_bit_counts)
 {
-    (void)state;
     static uint16_t old[] = {0x0000, 0x7fc0, 0xff80, 0x0001, 0x3f80};
     static uint16_t new_[] = {0x8000, 0x7fc1, 0x7f80, 0x8001, 0x3f80};
     static const uint64_t dims[] = {5};
@@ -268,9 +257,8 @@ static void test_every_bit_counts(void **state)
     }
 }
 
-static void test_update_base_and_digests(void **state)
+TEST(test_update_base_and_digests)
 {
-    (void)state;
     for (size_t form = 0; form < N_FORMS; form++) {
         model base = model_random(form > 0), old = model_copy(&base, false);
         model next = model_copy(&base, true);
@@ -308,9 +296,8 @@ static void test_update_base_and_digests(void **state)
 }
 
 /* With the caller's digests the base is not read, and the result is the same. */
-static void test_apply_with_digests(void **state)
+TEST(test_apply_with_digests)
 {
-    (void)state;
     model base = model_random(false), next = model_copy(&base, false);
     model_change(&next, 20);
     dw_delta *delta = diff(&base, &next, NULL);
@@ -338,9 +325,8 @@ static void test_apply_with_digests(void **state)
 }
 
 /* A recoded delta has the same bytes as a diff into that codec. */
-static void test_recode(void **state)
+TEST(test_recode)
 {
-    (void)state;
     model base = model_random(true);
     model next = model_copy(&base, false);
     model_change(&next, 60);
@@ -375,9 +361,8 @@ static void test_recode(void **state)
     model_free(&next);
 }
 
-static void test_recode_several_blocks(void **state)
+TEST(test_recode_several_blocks)
 {
-    (void)state;
     model base = model_new(2);
     const uint64_t dims[] = {(5u << 20) / 2}, small[] = {100};
     model_set(&base, 0, "w", DW_BF16, 1, dims, 1);
@@ -406,9 +391,8 @@ static void test_recode_several_blocks(void **state)
 /* ---- sizes --------------------------------------------------------------------- */
 
 /* If everything is replaced by noise, a delta is at most 1 % larger than the model. */
-static void test_never_much_larger_than_the_model(void **state)
+TEST(test_never_much_larger_than_the_model)
 {
-    (void)state;
     for (unsigned dtype = 0; dtype < DW_DTYPE_COUNT; dtype++) {
         model base = model_new(3);
         const uint64_t dims[] = {64, 700};
@@ -435,9 +419,8 @@ static void test_never_much_larger_than_the_model(void **state)
 }
 
 /* A tensor with one change costs tens of bytes. */
-static void test_20000_tensors(void **state)
+TEST(test_20000_tensors)
 {
-    (void)state;
     enum { N = 20000 };
     model base = model_new(N);
     for (size_t i = 0; i < N; i++) {
@@ -482,9 +465,8 @@ static void tie(dw_tensor tensors[3], uint16_t *tied, uint16_t *own)
     tensors[2] = (dw_tensor){"own", DW_BF16, 1, dims, 2 * TIED, own, 0, NULL};
 }
 
-static void test_tied_tensors(void **state)
+TEST(test_tied_tensors)
 {
-    (void)state;
     static uint16_t old[TIED], old_own[TIED], new_[TIED], new_own[TIED];
     static uint16_t tied[TIED], own[TIED];
     const dw_element element = dw_dtype_element(DW_BF16);
@@ -544,9 +526,8 @@ static int report(void *context, uint64_t bytes_done, uint64_t bytes_total)
     return ++w->n_calls == w->stop_at;
 }
 
-static void test_progress_and_cancelling(void **state)
+TEST(test_progress_and_cancelling)
 {
-    (void)state;
     model base = model_random(true), next = model_copy(&base, false);
     model_change(&next, 40);
     dw_delta *whole = diff(&base, &next, NULL);
@@ -611,9 +592,8 @@ static void check_diff_fails(const dw_tensor *base, const dw_tensor *next, size_
     assert_null(delta);
 }
 
-static void test_other_models(void **state)
+TEST(test_other_models)
 {
-    (void)state;
     static uint8_t data[16];
     static const uint64_t d8[] = {8}, d24[] = {2, 4};
     const dw_tensor base[2] = {{"b", DW_U8, 1, d8, 8, data, 0, NULL},
@@ -639,9 +619,8 @@ static void test_other_models(void **state)
                      "tensor 'a': the list has this name twice");
 }
 
-static void test_options(void **state)
+TEST(test_options)
 {
-    (void)state;
     dw_diff_options options;
     dw_diff_options_init(&options);
     options.codec = DW_CODEC_GAP;
@@ -657,9 +636,8 @@ static void test_options(void **state)
     assert_string_equal(dw_codec_name(DW_CODEC_RAW), "raw");
 }
 
-static void test_empty_models(void **state)
+TEST(test_empty_models)
 {
-    (void)state;
     for (size_t form = 0; form < N_FORMS; form++) {
         dw_diff_options options = options_of(form);
         dw_delta *delta, *again;
@@ -679,9 +657,8 @@ static void test_empty_models(void **state)
     dw_patch_free(NULL);
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static char longest[1025];
     memset(longest, 'n', 1024);
     const char *const names[] = {"a",     "a.idx",          "a.idx.idx",
@@ -710,9 +687,8 @@ static void test_names(void **state)
     }
 }
 
-static void test_name_too_long(void **state)
+TEST(test_name_too_long)
 {
-    (void)state;
     static char name[1026];
     memset(name, 'n', 1025);
     uint8_t old = 1, new_ = 2;
@@ -734,9 +710,8 @@ static dw_status refuse(void *context, const void *bytes, size_t n_bytes, dw_err
     return --*(int *)context < 0 ? DW_IO : DW_OK;
 }
 
-static void test_sink_that_stops(void **state)
+TEST(test_sink_that_stops)
 {
-    (void)state;
     model base = model_random(false), next = model_copy(&base, false);
     model_change(&next, 40);
     dw_delta *delta = diff(&base, &next, NULL);
@@ -750,9 +725,8 @@ static void test_sink_that_stops(void **state)
     model_free(&next);
 }
 
-static void test_save_fails_cleanly(void **state)
+TEST(test_save_fails_cleanly)
 {
-    (void)state;
     dw_delta *delta;
     dw_error err;
     size_t n_files = count_files(temp_dir);
@@ -771,9 +745,8 @@ static void test_save_fails_cleanly(void **state)
 
 /* F32 masters against BF16 weights: rounding before or during the diff gives the same
  * bytes and the same base, with and without tied tensors. */
-static void test_rounding_in_passing(void **state)
+TEST(test_rounding_in_passing)
 {
-    (void)state;
     enum { N = 40000 };
     static float masters[N];
     static uint16_t base[N], rounded[N], copy[N];
@@ -815,28 +788,4 @@ static void test_rounding_in_passing(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_several_blocks),
-        cmocka_unit_test(test_every_bit_counts),
-        cmocka_unit_test(test_update_base_and_digests),
-        cmocka_unit_test(test_apply_with_digests),
-        cmocka_unit_test(test_recode),
-        cmocka_unit_test(test_recode_several_blocks),
-        cmocka_unit_test(test_never_much_larger_than_the_model),
-        cmocka_unit_test(test_20000_tensors),
-        cmocka_unit_test(test_tied_tensors),
-        cmocka_unit_test(test_rounding_in_passing),
-        cmocka_unit_test(test_progress_and_cancelling),
-        cmocka_unit_test(test_other_models),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_empty_models),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_name_too_long),
-        cmocka_unit_test(test_sink_that_stops),
-        cmocka_unit_test(test_save_fails_cleanly),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

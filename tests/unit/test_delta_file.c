@@ -1,13 +1,6 @@
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 #include "golden/delta_model.h"
@@ -46,9 +39,8 @@ static dw_status use(const uint8_t *bytes, size_t n_bytes, const char *label,
     return DW_OK;
 }
 
-static void test_golden_files(void **state)
+TEST(test_golden_files)
 {
-    (void)state;
     FILE *f = fopen(golden_path("expected.txt"), "r");
     assert_non_null(f);
     char line[1024];
@@ -88,9 +80,8 @@ static void test_golden_files(void **state)
 }
 
 /* The good files lead to the states that the model's own formulas give. */
-static void test_golden_states(void **state)
+TEST(test_golden_states)
 {
-    (void)state;
     static const struct {
         const char *name;
         void (*change)(golden_model *m);
@@ -118,9 +109,8 @@ static void test_golden_states(void **state)
 }
 
 /* The files contain the block modes that they should. */
-static void test_golden_modes(void **state)
+TEST(test_golden_modes)
 {
-    (void)state;
     dw_delta *delta;
     assert_int_equal(
         dw_delta_open(&delta, golden_path("good_packed_and_stored.safetensors"), NULL),
@@ -140,9 +130,8 @@ static void test_golden_modes(void **state)
 }
 
 /* Every byte of the file is protected against flipped bits and truncation. */
-static void test_every_alteration_is_refused(void **state)
+TEST(test_every_alteration_is_refused)
 {
-    (void)state;
     static const char *const names[] = {"good_class.safetensors",
                                         "good_packed_and_stored.safetensors"};
     for (size_t k = 0; k < 2; k++) {
@@ -169,13 +158,4 @@ static void test_every_alteration_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_files),
-        cmocka_unit_test(test_golden_states),
-        cmocka_unit_test(test_golden_modes),
-        cmocka_unit_test(test_every_alteration_is_refused),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,15 +1,9 @@
 /* A tensor of more than 2^32 elements. It is a mapping of zero pages, and few of them are
  * ever allocated. */
 /* labels: slow */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 
@@ -34,9 +28,8 @@ static void change(uint8_t *weights, uint8_t value)
         weights[at[i]] = value ? (uint8_t)(value + i) : 0;
 }
 
-static void test_class(void **state)
+TEST(test_class)
 {
-    (void)state;
     const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0, NULL};
     const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0, NULL};
     change(new_, 9);
@@ -70,9 +63,8 @@ static void test_class(void **state)
 }
 
 /* Gaps are limited to 32 bits, positions to 31. */
-static void test_trl(void **state)
+TEST(test_trl)
 {
-    (void)state;
     const dw_tensor base = {"w", DW_U8, 1, dims, dims[0], old, 0, NULL};
     const dw_tensor next = {"w", DW_U8, 1, dims, dims[0], new_, 0, NULL};
     const dw_digest zeros = 0;
@@ -110,9 +102,5 @@ int main(void)
     new_ = map_zeros();
     if (!old || !new_)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_class),
-        cmocka_unit_test(test_trl),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

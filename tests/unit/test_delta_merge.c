@@ -1,12 +1,6 @@
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/delta.h"
 #include "codec/delta_merge.h"
@@ -63,9 +57,8 @@ static dw_delta *diff_parts(dw_delta *parts[CUT_PARTS], const model *base,
     return one;
 }
 
-static void test_same_bytes(void **state)
+TEST(test_same_bytes)
 {
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         model base = model_random(false), next = model_copy(&base, false);
         model_change(&next, round % 5 * 60);
@@ -112,9 +105,8 @@ static void make_small(void)
     model_change(&small_next, 300);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     make_small();
     dw_error err;
     dw_delta *merged, *two[2] = {diff(small.tensors, small_next.tensors, 1),
@@ -167,9 +159,8 @@ static dw_status merge_two(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     make_small();
     for (size_t i = 0; i < 2; i++) {
         dw_delta *delta = diff(small.tensors + i, small_next.tensors + i, 1);
@@ -211,9 +202,8 @@ static void *read_ranges(void *context)
     return n_wrong ? (void *)r : NULL;
 }
 
-static void test_read_at(void **state)
+TEST(test_read_at)
 {
-    (void)state;
     for (unsigned codec = 0; codec < 3; codec++) {
         model base = model_random(codec > 0), next = model_copy(&base, false);
         model_change(&next, 100);
@@ -252,13 +242,4 @@ static void test_read_at(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_read_at),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

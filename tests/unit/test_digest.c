@@ -1,12 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/digest.h"
 #include "every_kernel.h"
@@ -29,9 +22,8 @@ static uint8_t *random_bytes(size_t n)
 }
 
 /* Digests are part of the format: these never change. */
-static void test_known_answers(void **state)
+TEST(test_known_answers)
 {
-    (void)state;
     static const struct {
         size_t n;
         dw_digest digest;
@@ -57,9 +49,8 @@ static void test_known_answers(void **state)
 }
 
 /* The definition of FORMAT.md: a[j] and g from SplitMix64, arithmetic modulo 2^61 - 1. */
-static void test_definition(void **state)
+TEST(test_definition)
 {
-    (void)state;
     const unsigned __int128 p = DW_DIGEST_PRIME;
     uint64_t a[1024], g = 0, seed = 0x64656c7461776972ull;
     for (size_t j = 0; j <= 1024; j++) {
@@ -87,9 +78,8 @@ static void test_definition(void **state)
     }
 }
 
-static void test_shares_add_up(void **state)
+TEST(test_shares_add_up)
 {
-    (void)state;
     const size_t n = 5 * 4096 + 1234;
     uint8_t *bytes = random_bytes(n);
     const dw_digest whole = dw_digest_bytes(bytes, n);
@@ -106,9 +96,8 @@ static void test_shares_add_up(void **state)
 
 /* Zeros do not change the digest, so padding does not either; the shape distinguishes
  * them. */
-static void test_padding(void **state)
+TEST(test_padding)
 {
-    (void)state;
     static uint8_t bytes[9000];
     for (size_t n = 1; n < 5000; n += 1 + n / 7) {
         memset(bytes, 0, sizeof bytes);
@@ -122,9 +111,8 @@ static void test_padding(void **state)
 }
 
 /* Changes in order, near each other and many chunks apart, all widths. */
-static void test_moves(void **state)
+TEST(test_moves)
 {
-    (void)state;
     const size_t n = 300 * 4096;
     uint8_t *bytes = random_bytes(n);
     for (unsigned width = 1; width <= 8; width *= 2)
@@ -146,9 +134,8 @@ static void test_moves(void **state)
     free(bytes);
 }
 
-static void test_no_moves(void **state)
+TEST(test_no_moves)
 {
-    (void)state;
     dw_digest_moves moves = dw_digest_moves_from(1u << 30);
     assert_true(dw_digest_moves_sum(&moves) == 0);
     dw_digest_move(&moves, (1ull << 40) + 8, 5, 7, 2);
@@ -157,9 +144,8 @@ static void test_no_moves(void **state)
 }
 
 /* Every bit counts, and so does its position. */
-static void test_bit_flips(void **state)
+TEST(test_bit_flips)
 {
-    (void)state;
     const size_t n = 3 * 4096 + 5;
     uint8_t *bytes = random_bytes(n);
     const dw_digest whole = dw_digest_bytes(bytes, n);
@@ -197,9 +183,8 @@ static dw_digest state_of(const dw_tensor *tensors, size_t n)
     return state;
 }
 
-static void test_state_covers_names_types_and_shapes(void **state)
+TEST(test_state_covers_names_types_and_shapes)
 {
-    (void)state;
     static uint16_t data[12] = {1, 2, 3};
     static const uint64_t d12[] = {12}, d3x4[] = {3, 4}, d4x3[] = {4, 3},
                           d12x1[] = {12, 1};
@@ -237,9 +222,8 @@ static void test_state_covers_names_types_and_shapes(void **state)
     assert_true(state_of(&empty, 1) != 0 && state_of(&empty, 1) != state_of(&zero, 1));
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     model m = model_new(9);
     for (size_t i = 0; i < m.n; i++) {
         char name[8] = {(char)('a' + i)};
@@ -274,27 +258,14 @@ static dw_status digest_one(dw_error *err)
     return dw_digest_tensors(&digest, NULL, &t, 1, 1, NULL, err);
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     fail_every_allocation(digest_one, NULL);
 }
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),
-        cmocka_unit_test(test_definition),
-        cmocka_unit_test(test_shares_add_up),
-        cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_no_moves),
-        cmocka_unit_test(test_bit_flips),
-        cmocka_unit_test(test_state_covers_names_types_and_shapes),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }
 
 int main(int argc, char **argv)

@@ -1,15 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "tensor/dtype.h"
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     for (unsigned i = 0; i < DW_DTYPE_COUNT; i++) {
         dw_dtype found = DW_DTYPE_COUNT;
         assert_true(dw_dtype_from_name(&found, dw_dtype_name((dw_dtype)i)));
@@ -35,9 +29,8 @@ static void assert_element(dw_dtype dtype, unsigned bits, unsigned width, bool i
     assert_int_equal(e.exponent_shift, exponent_shift);
 }
 
-static void test_elements(void **state)
+TEST(test_elements)
 {
-    (void)state;
     assert_element(DW_BOOL, 8, 1, false, 8);
     assert_element(DW_U8, 8, 1, false, 8);
     assert_element(DW_I8, 8, 1, false, 8);
@@ -62,9 +55,8 @@ static void test_elements(void **state)
     assert_element(DW_C64, 64, 4, true, 23);
 }
 
-static void test_ranks_are_a_permutation(void **state)
+TEST(test_ranks_are_a_permutation)
 {
-    (void)state;
     unsigned seen = 0;
     for (unsigned i = 0; i < DW_DTYPE_COUNT; i++)
         seen |= 1u << dw_dtype_rank((dw_dtype)i);
@@ -82,9 +74,8 @@ static void assert_size(dw_dtype dtype, uint32_t n_dims, const uint64_t *dims,
     assert_true(bytes == n_bytes);
 }
 
-static void test_shape_size(void **state)
+TEST(test_shape_size)
 {
-    (void)state;
     assert_size(DW_F32, 0, NULL, 1, 4);
     assert_size(DW_F32, 2, (uint64_t[]){3, 5}, 15, 60);
     assert_size(DW_F32, 3, (uint64_t[]){3, 0, 5}, 0, 0);
@@ -108,23 +99,12 @@ static void test_shape_size(void **state)
     assert_false(dw_shape_size(DW_U8, DW_MAX_DIMS + 1, ones, NULL, NULL));
 }
 
-static void test_tensor_units(void **state)
+TEST(test_tensor_units)
 {
-    (void)state;
     assert_int_equal(dw_tensor_units(&(dw_tensor){.dtype = DW_BF16, .n_bytes = 10}), 5);
     assert_int_equal(dw_tensor_units(&(dw_tensor){.dtype = DW_C64, .n_bytes = 24}), 6);
     assert_int_equal(dw_tensor_units(&(dw_tensor){.dtype = DW_F4, .n_bytes = 3}), 3);
     assert_int_equal(dw_tensor_units(&(dw_tensor){.dtype = DW_F64}), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_shape_size),
-        cmocka_unit_test(test_ranks_are_a_permutation),
-        cmocka_unit_test(test_tensor_units),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

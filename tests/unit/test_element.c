@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "random_model.h"
 
@@ -15,9 +10,8 @@ static void check_pair(uint64_t old, uint64_t new_, unsigned bits, bool is_float
     assert_true(dw_move_apply(old, move, bits, is_float) == new_);
 }
 
-static void test_all_pairs_of_8_bits(void **state)
+TEST(test_all_pairs_of_8_bits)
 {
-    (void)state;
     for (int is_float = 0; is_float < 2; is_float++)
         for (uint64_t a = 0; a < 256; a++)
             for (uint64_t b = 0; b < 256; b++)
@@ -26,9 +20,8 @@ static void test_all_pairs_of_8_bits(void **state)
 }
 
 /* Every move changes the element, and every move within the element's bits is valid. */
-static void test_all_moves_of_8_bits(void **state)
+TEST(test_all_moves_of_8_bits)
 {
-    (void)state;
     for (int is_float = 0; is_float < 2; is_float++)
         for (uint64_t a = 0; a < 256; a++)
             for (uint64_t move = 0; move < 256; move++) {
@@ -38,9 +31,8 @@ static void test_all_moves_of_8_bits(void **state)
 }
 
 /* The mapping to numbers is one to one for all 16-bit patterns, in order of value. */
-static void test_rank(void **state)
+TEST(test_rank)
 {
-    (void)state;
     static bool seen[65536];
     for (uint64_t x = 0; x < 65536; x++) {
         uint64_t rank = dw_element_rank(x, 16, true) & 0xffff;
@@ -58,9 +50,8 @@ static void test_rank(void **state)
 }
 
 /* Neighbours are one step apart: the smallest codes, 0 up and 1 down. */
-static void test_one_step(void **state)
+TEST(test_one_step)
 {
-    (void)state;
     static const struct {
         uint64_t old, new_;
         unsigned bits;
@@ -81,9 +72,8 @@ static void test_one_step(void **state)
 }
 
 /* Edges of each type against each other and against random patterns. */
-static void test_wide_pairs(void **state)
+TEST(test_wide_pairs)
 {
-    (void)state;
     static const unsigned mantissa[] = {7, 10, 23, 52};
     static const unsigned widths[] = {16, 16, 32, 64};
     for (size_t f = 0; f < 4; f++) {
@@ -118,9 +108,8 @@ static void test_wide_pairs(void **state)
     }
 }
 
-static void test_load_and_store(void **state)
+TEST(test_load_and_store)
 {
-    (void)state;
     uint8_t bytes[64];
     for (unsigned width = 1; width <= 8; width *= 2)
         for (unsigned shift = 0; shift < 8; shift++)
@@ -135,15 +124,4 @@ static void test_load_and_store(void **state)
             }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_pairs_of_8_bits),
-        cmocka_unit_test(test_all_moves_of_8_bits),
-        cmocka_unit_test(test_rank),
-        cmocka_unit_test(test_one_step),
-        cmocka_unit_test(test_wide_pairs),
-        cmocka_unit_test(test_load_and_store),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

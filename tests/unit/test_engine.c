@@ -1,12 +1,5 @@
 /* Engines by name, engines with the host's own driver, and the calls of rollouts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <string.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 #include "engine/engine_int.h"
@@ -59,9 +52,8 @@ static const dw_engine_driver own_driver = {"own",     own_probe, own_call,
 
 static const dw_engine_update update = {.version = 7, .dir = "/d"};
 
-static void test_own(void **state)
+TEST(test_own)
 {
-    (void)state;
     own_engine own = {0};
     dw_engine *engine;
     dw_error err = {0};
@@ -83,9 +75,8 @@ static void test_own(void **state)
     assert_int_equal(own.n_closed, 1);
 }
 
-static void test_own_fails(void **state)
+TEST(test_own_fails)
 {
-    (void)state;
     own_engine own = {.status = DW_CONFLICT, .whole = true};
     dw_engine *engine;
     dw_engine_info info;
@@ -102,9 +93,8 @@ static void test_own_fails(void **state)
     dw_engine_close(engine);
 }
 
-static void test_nothing_to_do(void **state)
+TEST(test_nothing_to_do)
 {
-    (void)state;
     const dw_engine_driver nothing = {.name = "none"};
     dw_engine *engine;
     dw_error err = {0};
@@ -123,9 +113,8 @@ static void test_nothing_to_do(void **state)
     dw_engine_close(NULL);
 }
 
-static void test_specs(void **state)
+TEST(test_specs)
 {
-    (void)state;
     static const char *const bad[] = {
         "",
         "vllm",
@@ -159,9 +148,8 @@ static void test_specs(void **state)
     dw_engine_close(engine);
 }
 
-static void test_tokens(void **state)
+TEST(test_tokens)
 {
-    (void)state;
     dw_engine *engine;
     dw_engine_options options = {.token = "hidden\r\nHost: b"};
     dw_error err = {0};
@@ -194,19 +182,10 @@ static dw_status new_and_close(dw_error *err)
     return status;
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     fail_every_allocation(open_and_close, NULL);
     fail_every_allocation(new_and_close, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_own),           cmocka_unit_test(test_own_fails),
-        cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_specs),
-        cmocka_unit_test(test_tokens),        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

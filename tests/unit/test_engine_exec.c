@@ -1,15 +1,7 @@
 /* Commands as an engine: their environment, exit codes and time limits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "deltawire/deltawire.h"
@@ -48,9 +40,8 @@ static void read_file(char *out, size_t n_room, const char *path)
     fclose(file);
 }
 
-static void test_environment(void **state)
+TEST(test_environment)
 {
-    (void)state;
     char text[1024];
     setenv("DELTAWIRE_VERSION", "inherited", 1);
     setenv("DELTAWIRE_PATCH", "inherited", 1);
@@ -87,9 +78,8 @@ static void test_environment(void **state)
     unsetenv("DELTAWIRE_PATCH");
 }
 
-static void test_exit_codes(void **state)
+TEST(test_exit_codes)
 {
-    (void)state;
     static const struct {
         const char *command;
         dw_status code;
@@ -143,9 +133,8 @@ static bool lives(const char *path)
 }
 
 /* At its limit a command gets SIGTERM with all its processes, then SIGKILL. */
-static void test_limit(void **state)
+TEST(test_limit)
 {
-    (void)state;
     setenv("OUT_DIR", temp_dir, 1);
     const char *path = temp_path("pid");
     static const char *const commands[] = {
@@ -179,9 +168,8 @@ static void test_limit(void **state)
 }
 
 /* Background processes of a command are neither waited for nor killed. */
-static void test_background(void **state)
+TEST(test_background)
 {
-    (void)state;
     setenv("OUT_DIR", temp_dir, 1);
     const char *path = temp_path("pid");
     dw_engine *engine = open_exec(NULL, NULL, "sleep 600 & echo $! >$OUT_DIR/pid", 60000);
@@ -194,9 +182,8 @@ static void test_background(void **state)
     dw_engine_close(engine);
 }
 
-static void test_lost_child(void **state)
+TEST(test_lost_child)
 {
-    (void)state;
     signal(SIGCHLD, SIG_IGN);
     dw_engine *engine = open_exec(NULL, "exit 75", NULL, 60000);
     dw_error err = {0};
@@ -208,9 +195,8 @@ static void test_lost_child(void **state)
     dw_engine_close(engine);
 }
 
-static void test_no_commands(void **state)
+TEST(test_no_commands)
 {
-    (void)state;
     dw_engine *engine;
     dw_error err = {0};
     assert_int_equal(dw_engine_open(&engine, "exec", NULL, &err), DW_INVALID);
@@ -233,19 +219,9 @@ static dw_status run_all(dw_error *err)
     return status;
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     fail_every_allocation(run_all, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_exit_codes),
-        cmocka_unit_test(test_limit),       cmocka_unit_test(test_background),
-        cmocka_unit_test(test_lost_child),  cmocka_unit_test(test_no_commands),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

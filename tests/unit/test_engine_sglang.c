@@ -1,10 +1,5 @@
 /* The SGLang driver against a server that answers like SGLang, and fails in every way. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 #include "unit/engine_script.h"
@@ -16,9 +11,8 @@
 #define UPDATED  REPLY("200 OK", "{\"success\":true,\"message\":\"Succeeded\"}")
 #define MISSING  REPLY("404 Not Found", "{\"detail\":\"Not Found\"}")
 
-static void test_probe(void **state)
+TEST(test_probe)
 {
-    (void)state;
     scripted_server s;
     const char *replies[] = {INFO,       SERVER,     INFO,    INFO,
                              UNLABELLED, UNLABELLED, UPDATED, INFO};
@@ -42,9 +36,8 @@ static void test_probe(void **state)
     assert_non_null(strstr(s.requests[2], "Authorization: Bearer key\r\n"));
 }
 
-static void test_probe_older(void **state)
+TEST(test_probe_older)
 {
-    (void)state;
     scripted_server s;
     script_start(&s,
                  (const char *const[]){
@@ -130,9 +123,8 @@ static void check_fails(engine_call call, const char *reply, dw_status code,
     script_end(&s);
 }
 
-static void test_every_call_fails(void **state)
+TEST(test_every_call_fails)
 {
-    (void)state;
     static const engine_call calls[] = {call_probe, call_pause, call_apply, call_resume};
     for (size_t c = 0; c < 4; c++)
         for (size_t i = 0; i < N_CALL_FAULTS; i++)
@@ -156,9 +148,8 @@ static void test_every_call_fails(void **state)
 
 /* A killed process may have left it in the middle of an update. It is resumed only if its
  * label is the update's version, or after another update. */
-static void test_not_resumed(void **state)
+TEST(test_not_resumed)
 {
-    (void)state;
     scripted_server s;
     script_start(&s, (const char *const[]){OK_REPLY}, 1);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
@@ -172,9 +163,8 @@ static void test_not_resumed(void **state)
 
 /* A fresh engine, whose label says that no update has begun, and one whose update was
  * refused. */
-static void test_label_shows_whole(void **state)
+TEST(test_label_shows_whole)
 {
-    (void)state;
     scripted_server s;
     const char *replies[] = {REPLY("200 OK", "{\"weight_version\":\"default\"}"),
                              SERVER,
@@ -206,9 +196,8 @@ static void test_label_shows_whole(void **state)
     assert_memory_equal(s.requests[9], "POST /continue_generation ", 26);
 }
 
-static void test_calls(void **state)
+TEST(test_calls)
 {
-    (void)state;
     scripted_server s;
     script_start(&s, (const char *const[]){OK_REPLY, UNLABELLED, UPDATED, OK_REPLY}, 4);
     dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
@@ -232,9 +221,8 @@ static void test_calls(void **state)
 }
 
 /* An engine is whole if it took an update over and none has failed since. */
-static void test_whole(void **state)
+TEST(test_whole)
 {
-    (void)state;
     static const char denied[] = REPLY("401 X", "");
     static const char failed[] = REPLY("400 X", "{\"success\":false}");
     scripted_server s;
@@ -268,9 +256,8 @@ static void test_whole(void **state)
 
 /* Whatever version an engine names, an update that stops half way makes the label wrong.
  */
-static void test_label_goes(void **state)
+TEST(test_label_goes)
 {
-    (void)state;
     static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
     dw_engine_info info;
     dw_error err = {0};
@@ -309,9 +296,8 @@ static void test_label_goes(void **state)
     assert_memory_equal(s.requests[3], "POST /update_weights_from_disk ", 31);
 }
 
-static void test_gone(void **state)
+TEST(test_gone)
 {
-    (void)state;
     char url[64];
     find_free_url(url);
     dw_engine *engine = open_engine("sglang", url, NULL);
@@ -322,22 +308,11 @@ static void test_gone(void **state)
     dw_engine_close(engine);
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     check_allocations(
         "sglang",
         REPLY("200 OK", "{\"status\":\"ok\",\"success\":true,\"weight_version\":\"7\"}"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe),       cmocka_unit_test(test_probe_older),
-        cmocka_unit_test(test_not_resumed), cmocka_unit_test(test_label_shows_whole),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_whole),       cmocka_unit_test(test_label_goes),
-        cmocka_unit_test(test_gone),        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,12 +1,5 @@
 /* The vLLM driver against a server that answers like vLLM, and fails in every way. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 #include "unit/engine_script.h"
@@ -25,9 +18,8 @@
                    "start_weight_update called while a weight update is already "        \
                    "active.\"}}")
 
-static void test_probe(void **state)
+TEST(test_probe)
 {
-    (void)state;
     static const struct {
         const char *label;
         uint64_t version;
@@ -72,9 +64,8 @@ static void test_probe(void **state)
 
 /* A label outlives the process that set it, and any program can set it. So it is not
  * believed before this process has brought the engine to a version. */
-static void test_first_contact(void **state)
+TEST(test_first_contact)
 {
-    (void)state;
     scripted_server s;
     script_start(&s, (const char *const[]){VERSION, LABEL}, 2);
     dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
@@ -103,9 +94,8 @@ static void check_probe_fails(const char *const *replies, unsigned n, dw_status 
     script_end(&s);
 }
 
-static void test_probe_refuses(void **state)
+TEST(test_probe_refuses)
 {
-    (void)state;
     check_probe_fails((const char *const[]){MISSING}, 1, DW_UNSUPPORTED, "is not vLLM");
     check_probe_fails((const char *const[]){REPLY("200 OK", "{\"version\":7}")}, 1,
                       DW_INVALID, "names a version there");
@@ -126,9 +116,8 @@ static void test_probe_refuses(void **state)
     }
 }
 
-static void test_pause_resume(void **state)
+TEST(test_pause_resume)
 {
-    (void)state;
     scripted_server s;
     script_start(&s, (const char *const[]){SERVING, PAUSED, RESUMED, PAUSED}, 4);
     dw_engine *engine = open_engine("vllm", s.endpoint, "top-secret");
@@ -169,9 +158,8 @@ static dw_engine *find_paused(scripted_server *s, const char *label, const char 
 /* An engine that is found paused may be in the middle of an update. An update takes the
  * label away, so it is whole if it has one. An older engine, which keeps its label, is
  * whole if that is the update's version. */
-static void test_found_paused(void **state)
+TEST(test_found_paused)
 {
-    (void)state;
     static const struct {
         const char *label;
         const char *then[2];
@@ -210,9 +198,8 @@ static void test_found_paused(void **state)
 }
 
 /* An engine that serves is whole, whatever its label is, and even if it was not asked. */
-static void test_found_serving(void **state)
+TEST(test_found_serving)
 {
-    (void)state;
     scripted_server s;
     script_start(&s,
                  (const char *const[]){
@@ -230,9 +217,8 @@ static void test_found_serving(void **state)
 
 /* An update that fails before it touches weights gives the label back before the engine
  * is resumed: no answer names no version. */
-static void test_label_comes_back(void **state)
+TEST(test_label_comes_back)
 {
-    (void)state;
     static const char failed[] = REPLY("500 X", "");
     static const struct {
         const char *drop, *start; /* START NULL: it does not come so far */
@@ -276,9 +262,8 @@ static void test_label_comes_back(void **state)
     }
 }
 
-static void test_pause_resume_fail(void **state)
+TEST(test_pause_resume_fail)
 {
-    (void)state;
     call_fault more[] = {
         {"missing", MISSING, DW_UNSUPPORTED, "VLLM_SERVER_DEV_MODE=1"},
         {"wrong", REPLY("200 OK", "{\"status\":\"ok\"}"), DW_INVALID, "makes no sense"},
@@ -310,9 +295,8 @@ static void test_pause_resume_fail(void **state)
     }
 }
 
-static void test_apply(void **state)
+TEST(test_apply)
 {
-    (void)state;
     scripted_server s;
     const char *replies[] = {UNLABELLED, DONE, STOPPED, DONE, DONE, /* the patch */
                              UNLABELLED, DONE, STOPPED, DONE, DONE};
@@ -351,9 +335,8 @@ static void test_apply(void **state)
 
 /* Whatever version an engine names, an update that stops half way makes the label wrong:
  * a directory may go back to that version. An engine that names none keeps its label. */
-static void test_label_goes(void **state)
+TEST(test_label_goes)
 {
-    (void)state;
     static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
     dw_engine_info info;
     dw_error err = {0};
@@ -390,9 +373,8 @@ static void test_label_goes(void **state)
 }
 
 /* An engine that says that it stored nothing is whole, and is named as before. */
-static void test_nothing_stored(void **state)
+TEST(test_nothing_stored)
 {
-    (void)state;
     static const char refused[] =
         REPLY("500 X", "{\"error\":{\"message\":\"Call to collective_rpc method failed: "
                        "nothing was stored: the version has no lm_head.weight\"}}");
@@ -420,9 +402,8 @@ static void test_nothing_stored(void **state)
 /* An engine that restarted after the pause is paused again before its update, and loses
  * the label that it started with. If the update is refused, it gets that label back, not
  * the one of the process before. */
-static void test_restarted(void **state)
+TEST(test_restarted)
 {
-    (void)state;
     for (int refuses = 0; refuses < 2; refuses++) {
         const char *replies[] = {VERSION,
                                  LABEL,
@@ -465,9 +446,8 @@ static void test_restarted(void **state)
 
 /* Each call of an update fails in each way. WHOLE must be true only if nothing was
  * touched and the engine was found serving. */
-static void test_apply_fails(void **state)
+TEST(test_apply_fails)
 {
-    (void)state;
     enum { LABEL_OFF = 2, START, ASK, UPDATE, FINISH, N_CALLS };
     for (size_t i = 0; i < N_CALL_FAULTS; i++)
         for (unsigned at = LABEL_OFF; at < N_CALLS; at++)
@@ -499,9 +479,8 @@ static void test_apply_fails(void **state)
 }
 
 /* After a failed update the engine counts as a mix until one succeeds. */
-static void test_whole_again(void **state)
+TEST(test_whole_again)
 {
-    (void)state;
     static const char failed[] = REPLY("500 X", "");
     const char *replies[] = {
         SERVING,    PAUSED,     UNLABELLED, DONE,   STOPPED, failed, /* update */
@@ -530,9 +509,8 @@ static void test_whole_again(void **state)
 
 /* A session that a killed process left open is closed, and its weights are not trusted.
  */
-static void test_session_left_open(void **state)
+TEST(test_session_left_open)
 {
-    (void)state;
     scripted_server s;
     script_start(
         &s, (const char *const[]){UNLABELLED, ACTIVE, DONE, DONE, STOPPED, DONE, DONE},
@@ -557,9 +535,8 @@ static void test_session_left_open(void **state)
     script_end(&s);
 }
 
-static void test_no_back_end(void **state)
+TEST(test_no_back_end)
 {
-    (void)state;
     scripted_server s;
     script_start(
         &s,
@@ -576,9 +553,8 @@ static void test_no_back_end(void **state)
     script_end(&s);
 }
 
-static void test_not_utf8(void **state)
+TEST(test_not_utf8)
 {
-    (void)state;
     dw_engine *engine = open_engine("vllm", "http://127.0.0.1:1", NULL);
     dw_engine_update bad = a_patch;
     dw_error err = {0};
@@ -591,9 +567,8 @@ static void test_not_utf8(void **state)
 }
 
 /* A refused connection is not the same as no answer. Proxies are not used. */
-static void test_gone(void **state)
+TEST(test_gone)
 {
-    (void)state;
     char url[64];
     find_free_url(url);
     scripted_server proxy;
@@ -617,9 +592,8 @@ static void test_gone(void **state)
 }
 
 /* A dead kept connection is replaced. Then nobody listens any more. */
-static void test_kept_connection(void **state)
+TEST(test_kept_connection)
 {
-    (void)state;
     scripted_server s;
     /* the server reads the second request, hangs up, and gets it again */
     static const char kept[] = "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n"
@@ -635,9 +609,8 @@ static void test_kept_connection(void **state)
     dw_engine_close(engine);
 }
 
-static void test_long_reply(void **state)
+TEST(test_long_reply)
 {
-    (void)state;
     size_t n = (1 << 20) + 1000;
     char *reply = malloc(n + 1);
     assert_non_null(reply);
@@ -658,9 +631,8 @@ static void test_long_reply(void **state)
 }
 
 /* A server that repeats the token does not get it into an error message. */
-static void test_token_stays_hidden(void **state)
+TEST(test_token_stays_hidden)
 {
-    (void)state;
     scripted_server s;
     script_start(&s,
                  (const char *const[]){REPLY("403 X", "no top-secret here"),
@@ -678,9 +650,8 @@ static void test_token_stays_hidden(void **state)
 }
 
 /* 200 is not a success if the body is not vLLM's. */
-static void test_wrong_success(void **state)
+TEST(test_wrong_success)
 {
-    (void)state;
     static const char *const wrong[] = {
         REPLY("200 OK", "{}"),
         REPLY("200 OK", "{\"message\":true}"),
@@ -712,9 +683,8 @@ static void test_wrong_success(void **state)
 }
 
 /* Nothing in the library limits a token, and a URL may have 1,024 bytes. */
-static void test_long_url_and_token(void **state)
+TEST(test_long_url_and_token)
 {
-    (void)state;
     enum { N_TOKEN = 4096, MAX_URL = 1024 };
     char token[N_TOKEN + 1], url[MAX_URL + 2], spec[MAX_URL + 16];
     memset(token, 't', N_TOKEN);
@@ -744,9 +714,8 @@ static void test_long_url_and_token(void **state)
     assert_non_null(strstr(err.text, "more than 1024 bytes"));
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     check_allocations(
         "vllm",
         REPLY("200 OK",
@@ -754,33 +723,4 @@ static void test_allocations(void **state)
               "\"0.32.0\",\"weight_version\":\"7\"}"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probe),
-        cmocka_unit_test(test_first_contact),
-        cmocka_unit_test(test_nothing_stored),
-        cmocka_unit_test(test_probe_refuses),
-        cmocka_unit_test(test_pause_resume),
-        cmocka_unit_test(test_found_paused),
-        cmocka_unit_test(test_found_serving),
-        cmocka_unit_test(test_label_comes_back),
-        cmocka_unit_test(test_pause_resume_fail),
-        cmocka_unit_test(test_apply),
-        cmocka_unit_test(test_label_goes),
-        cmocka_unit_test(test_restarted),
-        cmocka_unit_test(test_apply_fails),
-        cmocka_unit_test(test_whole_again),
-        cmocka_unit_test(test_session_left_open),
-        cmocka_unit_test(test_no_back_end),
-        cmocka_unit_test(test_not_utf8),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_kept_connection),
-        cmocka_unit_test(test_long_reply),
-        cmocka_unit_test(test_token_stays_hidden),
-        cmocka_unit_test(test_wrong_success),
-        cmocka_unit_test(test_long_url_and_token),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

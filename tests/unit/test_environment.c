@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/environment.h"
 #include "base/mem.h"
@@ -19,9 +12,8 @@ static size_t count(char *const *all, const char *entry)
 }
 
 /* A name that only begins like another one is another one. */
-static void test_extend(void **state)
+TEST(test_extend)
 {
-    (void)state;
     assert_int_equal(setenv("DW_TEST_A", "old", 1), 0);
     assert_int_equal(setenv("DW_TEST_AB", "stays", 1), 0);
     char *a = dw_environment_variable("DW_TEST_A", "new=1");
@@ -39,8 +31,4 @@ static void test_extend(void **state)
     dw_free(b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_extend)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

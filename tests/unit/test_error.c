@@ -1,19 +1,12 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <errno.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "base/json.h"
 
-static void test_fail_fills_the_record(void **state)
+TEST(test_fail_fills_the_record)
 {
-    (void)state;
     dw_error err;
     assert_int_equal(dw_fail(&err, DW_STALE, "file", "n is %d", 3), DW_STALE);
     assert_int_equal(err.code, DW_STALE);
@@ -24,9 +17,8 @@ static void test_fail_fills_the_record(void **state)
     assert_string_equal(err.where, "");
 }
 
-static void test_control_bytes_are_escaped(void **state)
+TEST(test_control_bytes_are_escaped)
 {
-    (void)state;
     dw_error err;
     dw_fail(&err, DW_IO, "a\nb", "\x1b[1m\x7f\xc3\xa9");
     assert_string_equal(err.where, "a\\x0ab");
@@ -38,9 +30,8 @@ static void test_control_bytes_are_escaped(void **state)
 
 /* Text of every length near the limit, in characters of 2, 3 and 4 bytes, ends with
  * a whole character. */
-static void test_cut_at_whole_characters(void **state)
+TEST(test_cut_at_whole_characters)
 {
-    (void)state;
     static const char *const characters[] = {"\xc3\xa9", "\xe2\x82\xac",
                                              "\xf0\x9f\x98\x80"};
     for (size_t c = 0; c < 3; c++) {
@@ -66,9 +57,8 @@ static void test_cut_at_whole_characters(void **state)
     assert_string_equal(err.text, "whole \xc3\xa9");
 }
 
-static void test_fail_errno(void **state)
+TEST(test_fail_errno)
 {
-    (void)state;
     dw_error err;
     errno = ENOENT;
     assert_int_equal(dw_fail_errno(&err, "f", "open"), DW_NOT_FOUND);
@@ -79,22 +69,11 @@ static void test_fail_errno(void **state)
     assert_int_equal(dw_fail_memory(&err, "f"), DW_NO_MEMORY);
 }
 
-static void test_status_names(void **state)
+TEST(test_status_names)
 {
-    (void)state;
     for (int i = DW_OK; i <= DW_CANCELLED; i++)
         assert_string_not_equal(dw_status_name((dw_status)i), "unknown");
     assert_string_equal(dw_status_name((dw_status)99), "unknown");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fail_fills_the_record),
-        cmocka_unit_test(test_control_bytes_are_escaped),
-        cmocka_unit_test(test_cut_at_whole_characters),
-        cmocka_unit_test(test_fail_errno),
-        cmocka_unit_test(test_status_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,11 +1,5 @@
 /* Lag and readiness, at times that the test sets. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent/report.h"
 
@@ -34,9 +28,8 @@ static double lag_seconds(void)
     return dw_report_lag_seconds(&report, NOW, &seconds) ? seconds : -1;
 }
 
-static void test_lag(void **state)
+TEST_WITH(test_lag, begin, end)
 {
-    (void)state;
     uint64_t n;
     assert_false(dw_report_lag_versions(&report, &n));
     assert_true(lag_seconds() == -1);
@@ -88,9 +81,8 @@ static void engine_is(size_t i, dw_engine_state state)
     report.engines[i].state = state;
 }
 
-static void test_ready(void **state)
+TEST_WITH(test_ready, begin, end)
 {
-    (void)state;
     assert_string_equal(reason(), "no version yet");
     report.version = 6;
     assert_string_equal(reason(), "");
@@ -113,9 +105,8 @@ static void test_ready(void **state)
     assert_string_equal(reason(), "a verification failed");
 }
 
-static void test_errors(void **state)
+TEST_WITH(test_errors, begin, end)
 {
-    (void)state;
     report.version = 6;
     report.n_errors = 1;
     report.errors[0] =
@@ -145,9 +136,8 @@ static void test_errors(void **state)
 }
 
 /* The longest error is shown whole. */
-static void test_long_error(void **state)
+TEST_WITH(test_long_error, begin, end)
 {
-    (void)state;
     report.n_errors = 1;
     report.errors[0] = (dw_reported_error){{.code = DW_CONFLICT}, NOW - 5, 0};
     dw_error *e = &report.errors[0].error;
@@ -160,13 +150,4 @@ static void test_long_error(void **state)
                                        1 + sizeof e->text - 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_lag, begin, end),
-        cmocka_unit_test_setup_teardown(test_ready, begin, end),
-        cmocka_unit_test_setup_teardown(test_long_error, begin, end),
-        cmocka_unit_test_setup_teardown(test_errors, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

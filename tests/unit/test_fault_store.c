@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/clock.h"
 #include "store/fault_store.h"
@@ -57,9 +50,8 @@ static dw_status list(const char *prefix)
     return dw_store_list(store, prefix, NULL, append, listed, &err);
 }
 
-static void test_none(void **state)
+TEST_WITH(test_none, set_up, tear_down)
 {
-    (void)state;
     char text[100];
     bool conditional = false;
     assert_int_equal(put(store, "a/k", "hello", DW_PUT_CREATE), DW_OK);
@@ -86,9 +78,8 @@ static void test_none(void **state)
     assert_int_equal(counts.n_requests, 6);
 }
 
-static void test_fail_and_deny(void **state)
+TEST_WITH(test_fail_and_deny, set_up, tear_down)
 {
-    (void)state;
     static const struct {
         store_fault kind;
         dw_status status;
@@ -111,9 +102,8 @@ static void test_fail_and_deny(void **state)
     }
 }
 
-static void test_lost(void **state)
+TEST_WITH(test_lost, set_up, tear_down)
 {
-    (void)state;
     char text[100];
     chosen.kind = STORE_FAULT_LOST;
     assert_int_equal(put(store, "k", "new", DW_PUT_CREATE), DW_UNAVAILABLE);
@@ -127,9 +117,8 @@ static void test_lost(void **state)
     assert_int_equal(get(inner, "k", text), DW_NOT_FOUND);
 }
 
-static void test_short(void **state)
+TEST_WITH(test_short, set_up, tear_down)
 {
-    (void)state;
     char text[100];
     chosen.kind = STORE_FAULT_SHORT;
     assert_int_equal(put(store, "k", "12345678", DW_PUT_CREATE), DW_UNAVAILABLE);
@@ -150,9 +139,8 @@ static unsigned bits_apart(const char *a, const char *b, size_t n)
     return count;
 }
 
-static void test_corrupt(void **state)
+TEST_WITH(test_corrupt, set_up, tear_down)
 {
-    (void)state;
     static const char original[] = "what was meant to be there, and a bit more";
     const size_t n = sizeof original - 1;
     char text[100];
@@ -174,9 +162,8 @@ static void test_corrupt(void **state)
     assert_string_equal(text, "");
 }
 
-static void test_stale(void **state)
+TEST_WITH(test_stale, set_up, tear_down)
 {
-    (void)state;
     char text[100];
     assert_int_equal(put(store, "a", "1", DW_PUT_CREATE), DW_OK);
     assert_int_equal(put(store, "b", "2", DW_PUT_CREATE), DW_OK);
@@ -202,9 +189,8 @@ static void test_stale(void **state)
 }
 
 /* If others put the objects, the list uses their times. */
-static void test_stale_to_others(void **state)
+TEST_WITH(test_stale_to_others, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(put(inner, "old", "1", DW_PUT_CREATE), DW_OK);
     int64_t old_ms;
     assert_int_equal(dw_store_stat(inner, "old", NULL, &old_ms, &err), DW_OK);
@@ -218,9 +204,8 @@ static void test_stale_to_others(void **state)
     assert_string_equal(listed, "");
 }
 
-static void test_delay(void **state)
+TEST_WITH(test_delay, set_up, tear_down)
 {
-    (void)state;
     chosen.kind = STORE_FAULT_DELAY;
     uint64_t before_ms = dw_clock_ms();
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
@@ -241,9 +226,8 @@ static dw_status use_memory(dw_error *error)
     return status;
 }
 
-static void test_making(void **state)
+TEST_WITH(test_making, set_up, tear_down)
 {
-    (void)state;
     dw_store *none;
     assert_int_equal(fault_store_new(&none, NULL, &(store_fault_plan){0}, NULL),
                      DW_INVALID);
@@ -251,13 +235,4 @@ static void test_making(void **state)
     fail_every_allocation(use_memory, NULL);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_none),  TEST(test_fail_and_deny),   TEST(test_lost),
-        TEST(test_short), TEST(test_corrupt),         TEST(test_stale),
-        TEST(test_delay), TEST(test_stale_to_others), TEST(test_making),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

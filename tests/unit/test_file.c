@@ -1,15 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -24,9 +17,8 @@ static void assert_content(const char *path, const char *text)
     free(bytes);
 }
 
-static void test_map(void **state)
+TEST(test_map)
 {
-    (void)state;
     const char *path = temp_path("mapped");
     put_text(path, "hello");
     dw_map map;
@@ -41,9 +33,8 @@ static void test_map(void **state)
     unlink(path);
 }
 
-static void test_map_oddities(void **state)
+TEST(test_map_oddities)
 {
-    (void)state;
     const char *path = temp_path("empty");
     put_text(path, "");
     dw_map map;
@@ -64,9 +55,8 @@ static void test_map_oddities(void **state)
     unlink(path);
 }
 
-static void test_new_file_appears_at_commit(void **state)
+TEST(test_new_file_appears_at_commit)
 {
-    (void)state;
     const char *path = temp_path("new");
     dw_new_file file;
     assert_int_equal(dw_new_file_open(&file, path, NULL), DW_OK);
@@ -93,9 +83,8 @@ static void test_new_file_appears_at_commit(void **state)
 }
 
 /* A killed process may have left names with our process id. */
-static void test_temporary_names_that_are_taken(void **state)
+TEST(test_temporary_names_that_are_taken)
 {
-    (void)state;
     const char *path = temp_path("taken");
     char left[512];
     for (unsigned i = 0; i < 20; i++) {
@@ -114,9 +103,8 @@ static void test_temporary_names_that_are_taken(void **state)
     assert_int_equal(count_files(temp_dir), 0);
 }
 
-static void test_new_file_failures(void **state)
+TEST(test_new_file_failures)
 {
-    (void)state;
     dw_new_file file;
     dw_error err;
     const char *path = temp_path("no/such/place");
@@ -134,9 +122,8 @@ static void test_new_file_failures(void **state)
     unlink(path);
 }
 
-static void test_exists(void **state)
+TEST(test_exists)
 {
-    (void)state;
     bool exists = true;
     dw_error err;
     assert_int_equal(dw_file_exists(temp_path("none"), &exists, &err), DW_OK);
@@ -150,9 +137,8 @@ static void test_exists(void **state)
 }
 
 /* A hole is filled before the first store. */
-static void test_reserve(void **state)
+TEST(test_reserve)
 {
-    (void)state;
     const char *path = temp_path("sparse");
     int fd = open(path, O_RDWR | O_CREAT, 0666);
     assert_int_equal(ftruncate(fd, 1 << 20), 0);
@@ -186,9 +172,8 @@ static void assert_nothing_written(void)
     assert_int_equal(count_files(temp_dir), 0);
 }
 
-static void test_allocation_failures(void **state)
+TEST(test_allocation_failures)
 {
-    (void)state;
     fail_every_allocation(write_and_commit, assert_nothing_written);
     unlink(temp_path("alloc"));
 }
@@ -199,9 +184,8 @@ static void assert_path(char *path, const char *expected)
     dw_free(path);
 }
 
-static void test_paths(void **state)
+TEST(test_paths)
 {
-    (void)state;
     assert_path(dw_join_path("a", "b"), "a/b");
     assert_path(dw_join_path("a/", "b"), "a/b");
     assert_path(dw_join_path("/", "b"), "/b");
@@ -215,9 +199,8 @@ static void test_paths(void **state)
 }
 
 /* Any part of any pages: they become present, and nothing changes. */
-static void test_prepare(void **state)
+TEST(test_prepare)
 {
-    (void)state;
     dw_map map;
     const size_t n = 5 * 4096 + 123;
     uint8_t *bytes = malloc(n);
@@ -237,9 +220,8 @@ static void test_prepare(void **state)
     unlink(path);
 }
 
-static void test_ends(void **state)
+TEST(test_ends)
 {
-    (void)state;
     assert_true(dw_name_ends("a.json", ".json"));
     assert_true(dw_name_ends(".json", ".json"));
     assert_false(dw_name_ends("json", ".json"));
@@ -247,20 +229,4 @@ static void test_ends(void **state)
     assert_true(dw_name_ends("", ""));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_map_oddities),
-        cmocka_unit_test(test_new_file_appears_at_commit),
-        cmocka_unit_test(test_temporary_names_that_are_taken),
-        cmocka_unit_test(test_new_file_failures),
-        cmocka_unit_test(test_exists),
-        cmocka_unit_test(test_reserve),
-        cmocka_unit_test(test_allocation_failures),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_prepare),
-        cmocka_unit_test(test_ends),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

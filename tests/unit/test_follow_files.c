@@ -1,13 +1,9 @@
 /* A follower installs the companion files of the version that it stops at. */
 /* wrap: dw_commit_record_write */
-#include <setjmp.h>
 #include <stdatomic.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/counting_store.h"
 #include "unit/stream_kit.h"
@@ -242,9 +238,8 @@ static void run_step(const step *s)
     }
 }
 
-static void test_cases(void **state)
+TEST_WITH(test_cases, make, end)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(into, sizeof into, "%s/into-%zu", temp_dir, i);
         assert_int_equal(mkdir(into, 0777), 0);
@@ -258,9 +253,8 @@ static void test_cases(void **state)
 
 /* ---- one follower ---- */
 
-static void test_users_file_is_kept(void **state)
+TEST_WITH(test_users_file_is_kept, make, end)
 {
-    (void)state;
     assert_int_equal(mkdir(into, 0777), 0);
     put_own("config.json", "mine");
     const dw_follow_options o = options();
@@ -279,9 +273,8 @@ static void test_users_file_is_kept(void **state)
     dw_follower_close(f);
 }
 
-static void test_without_files(void **state)
+TEST_WITH(test_without_files, make, end)
 {
-    (void)state;
     dw_follow_options o = options();
     o.no_files = true;
     dw_follower *f = open_follower(&o);
@@ -302,9 +295,8 @@ static void test_without_files(void **state)
 
 /* A stage alone installs nothing; prepare does, before the weights change. What the user
  * does in between counts. */
-static void test_phases(void **state)
+TEST_WITH(test_phases, make, end)
 {
-    (void)state;
     const dw_follow_options o = options();
     for (int meddle = 0; meddle < 2; meddle++) {
         dw_follower *f = open_follower(&o);
@@ -335,9 +327,8 @@ static void test_phases(void **state)
 
 /* What is fetched and not installed goes with its follower, or when the next one opens.
  */
-static void test_left_over(void **state)
+TEST_WITH(test_left_over, make, end)
 {
-    (void)state;
     dw_follow_options o = options();
     dw_follower *f = open_follower(&o);
     uint64_t staged;
@@ -354,9 +345,8 @@ static void test_left_over(void **state)
 }
 
 /* A file that is missing or damaged is found before anything changes. */
-static void test_bad_object(void **state)
+TEST_WITH(test_bad_object, make, end)
 {
-    (void)state;
     pull(1);
     pull(2);
     char key[512];
@@ -383,9 +373,8 @@ static void test_bad_object(void **state)
     }
 }
 
-static void test_memory(void **state)
+TEST_WITH(test_memory, make, end)
 {
-    (void)state;
     dw_tensor tensors[KIT_TENSORS];
     uint8_t *bytes = kit_room(&k, tensors);
     dw_follow_options o = options();
@@ -419,22 +408,19 @@ static unsigned count_requests(uint64_t version, bool no_files)
 }
 
 /* A version without files costs no request more, whether or not files are wanted. */
-static void test_requests(void **state)
+TEST_WITH(test_requests, make, end)
 {
-    (void)state;
     assert_int_equal(count_requests(2, false), count_requests(2, true));
 }
 
-static void test_requests_of_files(void **state)
+TEST_WITH(test_requests_of_files, make, end)
 {
-    (void)state;
     assert_int_equal(count_requests(1, false), count_requests(1, true) + 2);
 }
 
 /* The directory is replaced while it is followed: the new one gets the files too. */
-static void test_replaced_directory(void **state)
+TEST_WITH(test_replaced_directory, make, end)
 {
-    (void)state;
     const dw_follow_options o = options();
     dw_follower *f = open_follower(&o);
     sync_to(f, 1);
@@ -447,20 +433,4 @@ static void test_replaced_directory(void **state)
     dw_follower_close(f);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
-    const struct CMUnitTest tests[] = {
-        TEST(test_cases),
-        TEST(test_users_file_is_kept),
-        TEST(test_without_files),
-        TEST(test_phases),
-        TEST(test_left_over),
-        TEST(test_bad_object),
-        TEST(test_memory),
-        TEST(test_requests),
-        TEST(test_requests_of_files),
-        TEST(test_replaced_directory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

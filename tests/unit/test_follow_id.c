@@ -1,14 +1,8 @@
 /* The default name of a follower's reports. */
 /* wrap: gethostname */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/follow.h"
 #include "stream/record.h"
@@ -22,9 +16,8 @@ int __wrap_gethostname(char *name, size_t n_bytes)
     return 0;
 }
 
-static void test_directory(void **state)
+TEST(test_directory)
 {
-    (void)state;
     char a[DW_FOLLOWER_ID_SIZE], b[DW_FOLLOWER_ID_SIZE];
     assert_int_equal(chdir("/tmp"), 0);
     dw_follower_id(a, "/tmp/model", 0);
@@ -36,17 +29,15 @@ static void test_directory(void **state)
     assert_string_not_equal(a, b);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     char id[DW_FOLLOWER_ID_SIZE];
     dw_follower_id(id, NULL, 3);
     assert_string_equal(id, "node-7-cluster-memory-3");
 }
 
-static void test_long_host(void **state)
+TEST(test_long_host)
 {
-    (void)state;
     char id[DW_FOLLOWER_ID_SIZE];
     host = "a-pod-of-a-deployment-with-a-long-name-5f7d8c9b6d-x2x4z.rollouts";
     dw_follower_id(id, NULL, UINT32_MAX);
@@ -56,12 +47,4 @@ static void test_long_host(void **state)
     assert_true(dw_follower_id_valid(id));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_directory),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_long_host),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,15 +1,10 @@
 /* Followers: positions, exact versions, foreign directories, rewritten history, trust,
  * and routes around missing or damaged objects. */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/checkpoint.h"
 #include "follow/follower.h"
@@ -79,9 +74,8 @@ static void sync_fails(const kit *k, dw_follower *f, uint64_t goal, const size_t
 
 /* ---- positions ---- */
 
-static void test_positions(void **state)
+TEST(test_positions)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -136,9 +130,8 @@ static bool is_staged(const dw_follower *f, uint64_t version, dw_digest *digest)
 }
 
 /* The staged, prepared and applied versions, as reported to engines. */
-static void test_commit(void **state)
+TEST(test_commit)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -243,9 +236,8 @@ static void test_commit(void **state)
 
 /* ---- directories ---- */
 
-static void test_foreign_directories(void **state)
+TEST(test_foreign_directories)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *other = kit_mem_store();
@@ -355,9 +347,8 @@ static void unpart(parted *p)
     dw_store_close(p->twin);
 }
 
-static void test_rewritten_history(void **state)
+TEST(test_rewritten_history)
 {
-    (void)state;
     for (unsigned how = 0; how < 6; how++) {
         const bool in_dir = how & 1, anchors = how & 2;
         parted p;
@@ -390,9 +381,8 @@ static void test_rewritten_history(void **state)
     }
 }
 
-static void test_rollback(void **state)
+TEST(test_rollback)
 {
-    (void)state;
     parted p;
     dw_publish_options publish = kit_plain_options(temp_dir);
     part(&p, &publish);
@@ -435,9 +425,8 @@ static void copy_as(dw_store *store, const char *from, const char *to)
     dw_writer_release(&bytes);
 }
 
-static void test_trust(void **state)
+TEST(test_trust)
 {
-    (void)state;
     uint8_t keys[2][DW_PUBLIC_KEY_BYTES];
     dw_sign_key *key = make_key("key-a", keys[0]), *foreign = make_key("key-b", keys[1]);
     kit k;
@@ -532,9 +521,8 @@ static void test_trust(void **state)
 /* ---- routes around damage ---- */
 
 /* Damage to the store, and whether the head can still be rebuilt. */
-static void test_detours(void **state)
+TEST(test_detours)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *copy = kit_mem_store();
@@ -598,9 +586,8 @@ static void test_detours(void **state)
 
 /* A shortcut of another history is ignored if the commits are good. */
 /* A stream that is gone is distinguished from one without news. */
-static void test_gone(void **state)
+TEST(test_gone)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_error err = {0};
@@ -624,9 +611,8 @@ static void test_gone(void **state)
     kit_free(&k);
 }
 
-static void test_foreign_way(void **state)
+TEST(test_foreign_way)
 {
-    (void)state;
     parted p;
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.fold_every = 4;
@@ -656,9 +642,8 @@ static void test_foreign_way(void **state)
     unpart(&p);
 }
 
-static void test_collected(void **state)
+TEST(test_collected)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -718,19 +703,4 @@ static void test_collected(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_commit),
-        cmocka_unit_test(test_foreign_directories),
-        cmocka_unit_test(test_rewritten_history),
-        cmocka_unit_test(test_rollback),
-        cmocka_unit_test(test_trust),
-        cmocka_unit_test(test_detours),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_foreign_way),
-        cmocka_unit_test(test_collected),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,12 +1,6 @@
 /* Versions of TRL and slime: listed, read, written, refused. tests/format has readers and
  * writers in Python that do not use the library. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/format_kit.h"
 
@@ -71,9 +65,8 @@ static void go_wrong(dw_foreign *f, uint64_t version, dw_status wanted, const ch
 
 /* ---- names and lists ---- */
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const struct {
         const char *format;
         const char *key;
@@ -104,9 +97,8 @@ static void test_names(void **state)
     assert_null(dw_format_named("floppy"));
 }
 
-static void test_detect(void **state)
+TEST(test_detect)
 {
-    (void)state;
     dw_error err = {0};
     const dw_format *format;
     static const char *const wanted[] = {"trl", "slime", "slime"};
@@ -126,9 +118,8 @@ static void test_detect(void **state)
     }
 }
 
-static void test_list(void **state)
+TEST(test_list)
 {
-    (void)state;
     dw_error err = {0};
     dw_store *store = kit_mem_store();
     dw_foreign_facts facts;
@@ -153,9 +144,8 @@ static void test_list(void **state)
     dw_store_close(store);
 }
 
-static void test_facts(void **state)
+TEST(test_facts)
 {
-    (void)state;
     for (peer_bucket kind = 0; kind < N_BUCKETS; kind++) {
         dw_error err = {0};
         dw_store *store = peer_make_bucket(kind);
@@ -185,9 +175,8 @@ static void test_facts(void **state)
 
 /* ---- reading ---- */
 
-static void test_from_version_to_version(void **state)
+TEST(test_from_version_to_version)
 {
-    (void)state;
     for (peer_bucket kind = 0; kind < N_BUCKETS; kind++) {
         dw_store *store = peer_make_bucket(kind);
         dw_foreign *f = open_bucket(store);
@@ -209,9 +198,8 @@ static void test_from_version_to_version(void **state)
 }
 
 /* A delta of the new run must not be applied to weights of the old one. */
-static void test_a_run_that_is_started_again(void **state)
+TEST(test_a_run_that_is_started_again)
 {
-    (void)state;
     for (unsigned is_filled = 0; is_filled < 2; is_filled++) {
         size_t n;
         dw_store *store = kit_mem_store();
@@ -235,9 +223,8 @@ static void test_a_run_that_is_started_again(void **state)
     }
 }
 
-static void test_an_anchor_that_leaves_out(void **state)
+TEST(test_an_anchor_that_leaves_out)
 {
-    (void)state;
     dw_store *store = kit_mem_store();
     peer_put_anchor(store, 1, PEER_TENSORS);
     peer_put_delta(store, 1, 2, "raw");
@@ -248,9 +235,8 @@ static void test_an_anchor_that_leaves_out(void **state)
     dw_store_close(store);
 }
 
-static void test_nothing_to_start_from(void **state)
+TEST(test_nothing_to_start_from)
 {
-    (void)state;
     dw_store *store = peer_make_bucket(BUCKET_SLIME_DELTAS);
     dw_foreign *f = open_bucket(store);
     go_wrong(f, 3, DW_NOT_FOUND, "the engine's own model");
@@ -272,9 +258,8 @@ static void test_nothing_to_start_from(void **state)
 }
 
 /* What is damaged, of another model or not supported is refused by name. */
-static void test_refused_versions(void **state)
+TEST(test_refused_versions)
 {
-    (void)state;
     size_t n;
     dw_error err = {0};
     dw_store *store = peer_make_bucket(BUCKET_SLIME);
@@ -343,9 +328,8 @@ static const struct {
      "\"compression_format\":\"zstd\"},\"weight_map\":{}}"},
 };
 
-static void test_hostile_records(void **state)
+TEST(test_hostile_records)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         dw_error err = {0};
         dw_foreign_facts facts;
@@ -362,9 +346,8 @@ static void test_hostile_records(void **state)
     }
 }
 
-static void test_hostile_trl(void **state)
+TEST(test_hostile_trl)
 {
-    (void)state;
     static const struct {
         const char *key, *header, *text;
     } cases[] = {
@@ -442,9 +425,8 @@ static void check_bucket(dw_store *store, uint64_t first, uint64_t last)
     dw_foreign_close(f);
 }
 
-static void test_every_way(void **state)
+TEST(test_every_way)
 {
-    (void)state;
     for (size_t i = 0; i < N_WAYS; i++) {
         const unsigned every = ways[i].options.whole_every;
         dw_store *store = kit_mem_store();
@@ -464,9 +446,8 @@ static void test_every_way(void **state)
 }
 
 /* Nothing changes; numbers are skipped; TRL's own rule for anchors. */
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
-    (void)state;
     for (size_t i = 0; i < N_WAYS; i++) {
         way w = ways[i];
         w.options.whole_every = 0;
@@ -491,9 +472,8 @@ static void test_numbers(void **state)
     }
 }
 
-static void test_refused_targets(void **state)
+TEST(test_refused_targets)
 {
-    (void)state;
     dw_error err = {0};
     dw_foreign *f;
     dw_foreign_report report;
@@ -536,9 +516,8 @@ static void test_refused_targets(void **state)
 }
 
 /* The second writer gets an error, and the versions of the first stay. */
-static void test_two_writers(void **state)
+TEST(test_two_writers)
 {
-    (void)state;
     for (size_t i = 0; i < N_WAYS; i++) {
         dw_error err = {0};
         dw_foreign_report report;
@@ -563,9 +542,8 @@ static void test_two_writers(void **state)
 }
 
 /* Objects that a killed process left are not taken for a part of the version. */
-static void test_leftovers(void **state)
+TEST(test_leftovers)
 {
-    (void)state;
     dw_store *store = kit_mem_store();
     dw_foreign *f = open_way(store, &ways[3]);
     write_version(f, 1, 1);
@@ -578,25 +556,4 @@ static void test_leftovers(void **state)
     dw_store_close(store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_detect),
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_facts),
-        cmocka_unit_test(test_from_version_to_version),
-        cmocka_unit_test(test_a_run_that_is_started_again),
-        cmocka_unit_test(test_an_anchor_that_leaves_out),
-        cmocka_unit_test(test_nothing_to_start_from),
-        cmocka_unit_test(test_refused_versions),
-        cmocka_unit_test(test_hostile_records),
-        cmocka_unit_test(test_hostile_trl),
-        cmocka_unit_test(test_every_way),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_refused_targets),
-        cmocka_unit_test(test_two_writers),
-        cmocka_unit_test(test_leftovers),
-    };
-    return cmocka_run_group_tests(tests, make_kit, NULL);
-}
+RUN_TESTS(make_kit, NULL)

@@ -1,11 +1,5 @@
 /* Packed tensors: those of slime unpack, and hostile frames are refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/format_kit.h"
 
@@ -48,9 +42,8 @@ static void refuses(const peer_frame *f, bool packing, const char *text)
     assert_non_null(strstr(err.text, "a.weight"));
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const char *const sums[] = {NULL, "xxh3-128", "adler32"};
     for (unsigned i = 0; i < 6; i++) {
         const bool packing = i % 2 == 1;
@@ -66,9 +59,8 @@ static void test_round_trip(void **state)
 }
 
 /* Frames that the library writes, over several chunks. */
-static void test_written_frames(void **state)
+TEST(test_written_frames)
 {
-    (void)state;
     enum { N = 700001 };
     const uint64_t n = N;
     uint8_t *old = malloc(N), *new = malloc(N);
@@ -102,9 +94,8 @@ static void test_written_frames(void **state)
     free(new);
 }
 
-static void test_checksums(void **state)
+TEST(test_checksums)
 {
-    (void)state;
     char text[DW_CHECKSUM_TEXT];
     /* as printed by their own command-line tools and zlib */
     dw_checksum_of(text, "xxh3-128", "abc", 3);
@@ -116,9 +107,8 @@ static void test_checksums(void **state)
     assert_false(dw_checksum_of(text, "blake3", "abc", 3));
 }
 
-static void test_wrong_weights(void **state)
+TEST(test_wrong_weights)
 {
-    (void)state;
     peer_frame f;
     peer_make_frame(&f, &peer_model[1][0], &peer_model[2][0], XOR, "xxh3-128");
     f.checksum[5] = f.checksum[5] == '0' ? '1' : '0';
@@ -131,9 +121,8 @@ static void test_wrong_weights(void **state)
     assert_fails(decode(&peer_model[1][0], &p, &err), DW_CORRUPT, &err);
 }
 
-static void test_frames_of_another_size(void **state)
+TEST(test_frames_of_another_size)
 {
-    (void)state;
     static const uint8_t zeros[4000];
     peer_frame f = {.checksum = "0"};
     peer_pack(&f, zeros, 159);
@@ -152,9 +141,8 @@ static void test_frames_of_another_size(void **state)
     refuses(&f, XOR, "not one zstd frame");
 }
 
-static void test_lists(void **state)
+TEST(test_lists)
 {
-    (void)state;
     peer_frame f = {.checksum = "0"};
     uint8_t list[4 + 5 * 161] = {1, 0, 0, 0, 160, 0, 0, 0, 7};
     peer_pack(&f, list, 9);
@@ -175,9 +163,8 @@ static void test_lists(void **state)
 }
 
 /* A frame need not declare its size. */
-static void test_frame_of_unknown_size(void **state)
+TEST(test_frame_of_unknown_size)
 {
-    (void)state;
     peer_frame f;
     uint8_t plain[160];
     const uint8_t *a = peer_model[1][0].data, *b = peer_model[2][0].data;
@@ -194,9 +181,8 @@ static void test_frame_of_unknown_size(void **state)
     assert_memory_equal(into, b, 160);
 }
 
-static void test_empty_tensor(void **state)
+TEST(test_empty_tensor)
 {
-    (void)state;
     static const uint64_t dims[] = {0};
     const dw_tensor none = {.name = "none", .dtype = DW_BF16, .n_dims = 1, .dims = dims};
     for (unsigned packing = 0; packing < 2; packing++) {
@@ -208,17 +194,4 @@ static void test_empty_tensor(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_written_frames),
-        cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_wrong_weights),
-        cmocka_unit_test(test_frames_of_another_size),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_frame_of_unknown_size),
-        cmocka_unit_test(test_empty_tensor),
-    };
-    return cmocka_run_group_tests(tests, make_kit, NULL);
-}
+RUN_TESTS(make_kit, NULL)

@@ -1,16 +1,9 @@
 /* hf:// stores against tests/servers/hf_server.c, a program that replaces the Hub, which
  * tests cannot reach. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "inner.h"
 #include "store/hf.h"
@@ -175,9 +168,8 @@ static void assert_facts(dw_store *store, const char *keys)
     assert_in_range(facts.clock_offset_ms + 3600000, 0, 7200000);
 }
 
-static void test_gateway_and_native(void **state)
+TEST_WITH(test_gateway_and_native, clean_environment, NULL)
 {
-    (void)state;
     dw_store *store = open_gateway("hf://buckets/ns/b/run/1/");
     assert_string_equal(dw_store_url(store), "hf://buckets/ns/b/run/1");
     put(store, "d/e/f", "12");
@@ -208,9 +200,8 @@ static void test_gateway_and_native(void **state)
     dw_store_close(store);
 }
 
-static void test_wrong_keys(void **state)
+TEST_WITH(test_wrong_keys, clean_environment, NULL)
 {
-    (void)state;
     setenv("HF_S3_ACCESS_KEY_ID", "AKHF", 1);
     setenv("HF_S3_SECRET_ACCESS_KEY", "wrong-hush", 1);
     dw_store *store = open_store("hf://buckets/ns/b");
@@ -231,9 +222,8 @@ static void test_wrong_keys(void **state)
     dw_store_close(store);
 }
 
-static void test_rate_limit_is_waited_for(void **state)
+TEST_WITH(test_rate_limit_is_waited_for, clean_environment, NULL)
 {
-    (void)state;
     dw_store *store = open_gateway("hf://buckets/ns/limits");
     put(store, "limited", "now");
     dw_store_close(store);
@@ -245,9 +235,8 @@ static void test_rate_limit_is_waited_for(void **state)
     dw_store_close(store);
 }
 
-static void test_listing_stays_with_the_hub(void **state)
+TEST_WITH(test_listing_stays_with_the_hub, clean_environment, NULL)
 {
-    (void)state;
     dw_store *store = open_gateway("hf://buckets/ns/astray");
     put(store, "a", "1");
     put(store, "b", "1");
@@ -265,9 +254,8 @@ static void test_listing_stays_with_the_hub(void **state)
     dw_store_close(store);
 }
 
-static void test_token_files(void **state)
+TEST_WITH(test_token_files, clean_environment, NULL)
 {
-    (void)state;
     dw_store *store;
     dw_error err;
     assert_int_equal(dw_store_open(&store, "hf://buckets/ns/b", NULL, &err), DW_DENIED);
@@ -284,9 +272,8 @@ static void test_token_files(void **state)
     assert_null(strstr(err.text, "hush"));
 }
 
-static void test_bad_urls(void **state)
+TEST_WITH(test_bad_urls, clean_environment, NULL)
 {
-    (void)state;
     setenv("HF_TOKEN", "hf_test", 1);
     const char *bad[] = {"hf://",
                          "hf://models/ns/b",
@@ -322,9 +309,8 @@ static dw_status follow(dw_follower *f, const model *memory, const model *wanted
 
 /* Credentials expire while a stream is published and followed: the errors say what to do,
  * nothing is lost, and with good ones the same handles go on. */
-static void test_credentials_expire(void **state)
+TEST_WITH(test_credentials_expire, clean_environment, NULL)
 {
-    (void)state;
     static const char *const codes[] = {"InvalidAccessKeyId", "AccessDenied",
                                         "ExpiredToken"};
     static const char *const says[] = {"HF_S3_ACCESS_KEY_ID", "expired", "expired"};
@@ -375,18 +361,4 @@ static void test_credentials_expire(void **state)
     dw_store_close(control);
 }
 
-#define test(function) cmocka_unit_test_setup(function, clean_environment)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        test(test_gateway_and_native),
-        test(test_wrong_keys),
-        test(test_rate_limit_is_waited_for),
-        test(test_listing_stays_with_the_hub),
-        test(test_token_files),
-        test(test_bad_urls),
-        test(test_credentials_expire),
-    };
-    return cmocka_run_group_tests(tests, start_server, stop_server);
-}
+RUN_TESTS(start_server, stop_server)

@@ -2,15 +2,10 @@
  * into an empty directory, commits after a lost version, or takes it for 'nothing new'.
  */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "follow/follower.h"
 #include "stream/record.h"
@@ -99,9 +94,8 @@ static void remove_commit(dw_store *store, uint64_t version)
 
 /* ---- directories ---- */
 
-static void test_absent_directory(void **state)
+TEST_WITH(test_absent_directory, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = open_store(temp_path("deep/store"));
@@ -150,9 +144,8 @@ static void test_absent_directory(void **state)
     kit_free(&k);
 }
 
-static void test_older_directory(void **state)
+TEST_WITH(test_older_directory, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = open_store(temp_path("store"));
@@ -204,9 +197,8 @@ static store_fault swap_before_commit(void *context, uint64_t n, const char *ope
     return STORE_FAULT_NONE;
 }
 
-static void test_swap_before_commit(void **state)
+TEST_WITH(test_swap_before_commit, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *inner = open_store(temp_path("store")), *store;
@@ -233,9 +225,8 @@ static void test_swap_before_commit(void **state)
 
 /* ---- any store ---- */
 
-static void test_lost_parent(void **state)
+TEST_WITH(test_lost_parent, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -292,9 +283,8 @@ static store_fault count_requests(void *context, uint64_t n, const char *operati
 
 /* Two requests more than the fence for each commit, also for the first of an epoch: its
  * parent is read before, and it is read back. */
-static void test_requests(void **state)
+TEST_WITH(test_requests, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     tally t;
@@ -348,9 +338,8 @@ static void check_log(dw_store *store, dw_status wanted, unsigned n_faults)
     dw_stream_close(stream);
 }
 
-static void test_holes(void **state)
+TEST_WITH(test_holes, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     size_t log[KIT_COPIES];
@@ -410,9 +399,8 @@ static void test_holes(void **state)
 
 /* ---- rollbacks ---- */
 
-static void test_rollback(void **state)
+TEST_WITH(test_rollback, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     size_t log[KIT_COPIES];
@@ -465,9 +453,8 @@ static void test_rollback(void **state)
 }
 
 /* A running follower notices it too, and its weights do not change. */
-static void test_rollback_while_running(void **state)
+TEST_WITH(test_rollback_while_running, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     size_t log[KIT_COPIES];
@@ -500,9 +487,8 @@ static void open_publisher_fails(kit *k, dw_store *store,
     assert_non_null(strstr(err.text, "empty directory"));
 }
 
-static void test_baseline_ahead(void **state)
+TEST_WITH(test_baseline_ahead, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store(), *empty = kit_mem_store();
@@ -530,23 +516,4 @@ static void test_baseline_ahead(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_absent_directory, temp_dir_make,
-                                        temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_older_directory, temp_dir_make,
-                                        temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_swap_before_commit, temp_dir_make,
-                                        temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_lost_parent, temp_dir_make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_requests, temp_dir_make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_holes, temp_dir_make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_rollback, temp_dir_make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_rollback_while_running, temp_dir_make,
-                                        temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_baseline_ahead, temp_dir_make,
-                                        temp_dir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,15 +1,7 @@
 /* labels: single */
 /* The reader of JSON: jansson must agree on what is valid, and hostile texts are refused
  * before memory is allocated for them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 #include <jansson.h>
 
 #include "base/json_tree.h"
@@ -119,9 +111,8 @@ static const char *const texts[] = {
     " ",
 };
 
-static void test_agrees_with_jansson(void **state)
+TEST(test_agrees_with_jansson)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t n = 0; n <= strlen(texts[i]); n++)
             compare(texts[i], n);
@@ -130,9 +121,8 @@ static void test_agrees_with_jansson(void **state)
 }
 
 /* Random bytes of JSON's alphabet, and valid texts with one byte changed. */
-static void test_random_texts(void **state)
+TEST(test_random_texts)
 {
-    (void)state;
     static const char bytes[] = "{}[]\",:\\ut0123-.eE \n\xc3\xa9\xff"
                                 "abfn";
     uint64_t seed = 42;
@@ -198,9 +188,8 @@ static char *repeat(const char *piece, size_t n, size_t *n_text)
     return text;
 }
 
-static void test_hostile(void **state)
+TEST(test_hostile)
 {
-    (void)state;
     enum { N_BYTES = 60 << 20 };
     dw_set_allocator(
         &(dw_allocator){counting_allocate, counting_reallocate, counting_release, NULL});
@@ -223,9 +212,8 @@ static void test_hostile(void **state)
     dw_set_allocator(NULL);
 }
 
-static void test_depth(void **state)
+TEST(test_depth)
 {
-    (void)state;
     for (int deep = 0; deep < 2; deep++) {
         char text[4 * DW_JSON_MAX_DEPTH] = "{\"a\":";
         size_t n = 5, depth = DW_JSON_MAX_DEPTH - 1 + (size_t)deep;
@@ -243,9 +231,8 @@ static void test_depth(void **state)
 }
 
 /* Many keys in any order: duplicates are found in less than quadratic time. */
-static void test_many_keys(void **state)
+TEST(test_many_keys)
 {
-    (void)state;
     enum { N_KEYS = 300000 };
     for (int twice = 0; twice < 2; twice++) {
         char *text = malloc(N_KEYS * 16 + 16);
@@ -264,9 +251,8 @@ static void test_many_keys(void **state)
 }
 
 /* Numbers that Python's json module writes, for texts that it reads. */
-static void test_numbers_of_python(void **state)
+TEST(test_numbers_of_python)
 {
-    (void)state;
     static const char good[] = "{\"a\":[NaN,Infinity,-Infinity,-1,9223372036854775808,"
                                "-99999999999999999999999999999999],\"b\":2}";
     static const char *const bad[] = {"{\"a\":-Inf}",    "{\"a\":-I",   "{\"a\":-",
@@ -298,9 +284,8 @@ static void test_numbers_of_python(void **state)
 }
 
 /* A text that is no object, and both truth values. */
-static void test_any(void **state)
+TEST(test_any)
 {
-    (void)state;
     static const char text[] = "[true,false,0,\"true\",null]";
     dw_json *root;
     dw_error err;
@@ -324,13 +309,4 @@ static void test_any(void **state)
         DW_CORRUPT);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any),          cmocka_unit_test(test_agrees_with_jansson),
-        cmocka_unit_test(test_random_texts), cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_depth),        cmocka_unit_test(test_numbers_of_python),
-        cmocka_unit_test(test_many_keys),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 #include <pthread.h>
 
 #include "base/error.h"
@@ -87,9 +80,8 @@ static void *be_refused(void *argument)
     return NULL;
 }
 
-static void test_one_renewal_serves_all(void **state)
+TEST(test_one_renewal_serves_all)
 {
-    (void)state;
     counter c = {0};
     dw_key_ring *ring = open_ring(&c);
     worker workers[N_THREADS];
@@ -112,9 +104,8 @@ static void test_one_renewal_serves_all(void **state)
 
 /* ---- one thread ---- */
 
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     counter c = {.fails = true};
     dw_key_ring *ring = open_ring(&c);
     dw_keys *keys, *fresh;
@@ -147,9 +138,8 @@ static dw_status fail_silently(void *self, dw_keys *out, dw_error *err)
 }
 
 /* What a source says of itself is never taken for a word about an object. */
-static void test_statuses(void **state)
+TEST(test_statuses)
 {
-    (void)state;
     static const dw_status cases[][2] = {
         {DW_UNAVAILABLE, DW_UNAVAILABLE},
         {DW_CORRUPT, DW_UNAVAILABLE},
@@ -184,9 +174,8 @@ static dw_status take_own(void *self, dw_keys *out, dw_error *err)
 }
 
 /* It would wait for itself. */
-static void test_a_source_that_needs_its_own_keys(void **state)
+TEST(test_a_source_that_needs_its_own_keys)
 {
-    (void)state;
     dw_key_ring *ring;
     dw_keys *keys;
     dw_error err = {0};
@@ -197,9 +186,8 @@ static void test_a_source_that_needs_its_own_keys(void **state)
     dw_key_ring_close(ring);
 }
 
-static void test_a_source_without_new_keys(void **state)
+TEST(test_a_source_without_new_keys)
 {
-    (void)state;
     counter c = {0};
     dw_key_ring *ring = open_ring(&c);
     dw_keys *keys, *fresh;
@@ -216,14 +204,4 @@ static void test_a_source_without_new_keys(void **state)
     dw_key_ring_close(ring);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_renewal_serves_all),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_a_source_that_needs_its_own_keys),
-        cmocka_unit_test(test_a_source_without_new_keys),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,13 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "layout/layout_int.h"
 #include "codec/patch.h"
@@ -268,18 +260,16 @@ static int start_at_base(void **state)
 
 /* ---- tests ---- */
 
-static void test_pieces_are_few(void **state)
+TEST(test_pieces_are_few)
 {
-    (void)state;
     assert_int_equal(dw_layout_pieces(layout), 7);
     assert_int_equal(dw_layout_held(layout, Q), ELEMS);
     assert_int_equal(dw_layout_held(layout, CUT), ROWS * 20);
     assert_int_equal(dw_layout_held(layout, ELSEWHERE), 0);
 }
 
-static void test_whole_tensors(void **state)
+TEST_WITH(test_whole_tensors, start_at_base, NULL)
 {
-    (void)state;
     uint64_t different[N_TENSORS];
     dw_error err;
     assert_int_equal(
@@ -295,9 +285,8 @@ static void test_whole_tensors(void **state)
     assert_true(engine_equal_but_sums(&live, &at_next));
 }
 
-static void test_patch(void **state)
+TEST(test_patch)
 {
-    (void)state;
     for (unsigned n_threads = 1; n_threads <= 3; n_threads += 2) {
         dw_layout_report report;
         dw_error err;
@@ -318,9 +307,8 @@ static void test_patch(void **state)
     }
 }
 
-static void test_list_is_the_patch(void **state)
+TEST_WITH(test_list_is_the_patch, start_at_base, NULL)
 {
-    (void)state;
     dw_layout_stores lists[N_TARGETS];
     dw_layout_report report;
     dw_error err;
@@ -343,9 +331,8 @@ static void test_list_is_the_patch(void **state)
     dw_layout_stores_free(lists, N_TARGETS);
 }
 
-static void test_other_weights_are_left_alone(void **state)
+TEST_WITH(test_other_weights_are_left_alone, start_at_base, NULL)
 {
-    (void)state;
     dw_layout_report report;
     dw_error err;
     const size_t last = target_elems[T_WIDE] - 1;
@@ -362,9 +349,8 @@ static void test_other_weights_are_left_alone(void **state)
     engine_free(&copy);
 }
 
-static void test_sums_that_do_not_fit(void **state)
+TEST(test_sums_that_do_not_fit)
 {
-    (void)state;
     dw_error err;
     const dw_layout_sums wrong[] = {
         {sums.n_block, 0, 4, 1},         {sums.n_block, 16, 0, 1},
@@ -383,9 +369,8 @@ static void test_sums_that_do_not_fit(void **state)
     dw_layout_move(layout, T_BYTES, live.targets[T_BYTES].data);
 }
 
-static void test_what_cannot_be_learnt(void **state)
+TEST(test_what_cannot_be_learnt)
 {
-    (void)state;
     dw_layout *l;
     dw_layout_report report;
     dw_error err;
@@ -399,9 +384,8 @@ static void test_what_cannot_be_learnt(void **state)
     dw_layout_free(l);
 }
 
-static void test_forgotten_tensors_are_named(void **state)
+TEST(test_forgotten_tensors_are_named)
 {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         dw_layout *l;
         dw_layout_report report;
@@ -430,9 +414,8 @@ static void test_forgotten_tensors_are_named(void **state)
 }
 
 /* Random order: nearly every element is its own piece. */
-static void test_shuffled(void **state)
+TEST(test_shuffled)
 {
-    (void)state;
     enum { N = 400 };
     const uint64_t n = N;
     uint16_t from[N], to[N], codes[N];
@@ -499,25 +482,9 @@ static dw_status use_layout(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(use_layout, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces_are_few),
-        cmocka_unit_test_setup(test_whole_tensors, start_at_base),
-        cmocka_unit_test(test_patch),
-        cmocka_unit_test_setup(test_list_is_the_patch, start_at_base),
-        cmocka_unit_test_setup(test_other_weights_are_left_alone, start_at_base),
-        cmocka_unit_test(test_sums_that_do_not_fit),
-        cmocka_unit_test(test_what_cannot_be_learnt),
-        cmocka_unit_test(test_forgotten_tensors_are_named),
-        cmocka_unit_test(test_shuffled),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RUN_TESTS(set_up, tear_down)

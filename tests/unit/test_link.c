@@ -1,9 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "net/link.h"
 
@@ -22,9 +17,8 @@ static void use(dw_link *link, uint64_t *now_ms, uint64_t rate, uint64_t limit)
     dw_link_end(link);
 }
 
-static void test_grows_while_it_helps(void **state)
+TEST(test_grows_while_it_helps)
 {
-    (void)state;
     dw_link link;
     uint64_t now_ms = 5000;
     dw_link_init(&link, 16, 0);
@@ -46,9 +40,8 @@ static void test_grows_while_it_helps(void **state)
     assert_int_equal(link.n_now, 16);
 }
 
-static void test_bounds(void **state)
+TEST(test_bounds)
 {
-    (void)state;
     dw_link link;
     uint64_t now_ms = 0;
     dw_link_init(&link, 1, 0);
@@ -69,9 +62,8 @@ static void test_bounds(void **state)
 }
 
 /* The time between two transfers does not count as slowness. */
-static void test_pause(void **state)
+TEST(test_pause)
 {
-    (void)state;
     dw_link link;
     uint64_t now_ms = 0;
     dw_link_init(&link, 4, 0);
@@ -83,9 +75,8 @@ static void test_pause(void **state)
     assert_true(link.rate > rate / 10 * 9);
 }
 
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     dw_link link;
     dw_link_init(&link, 16, 0);
     assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 8 * MIB); /* unknown link */
@@ -101,13 +92,4 @@ static void test_parts(void **state)
     assert_int_equal(dw_link_part_bytes(&link, UINT64_MAX), 12345);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grows_while_it_helps),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_pause),
-        cmocka_unit_test(test_parts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

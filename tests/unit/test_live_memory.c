@@ -1,15 +1,9 @@
 /* Followers of live memory: no byte changes before a version is proven and the engines
  * are paused. */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "engine/engine_int.h"
 #include "engine/rollout.h"
@@ -140,9 +134,8 @@ static void do_harm(dw_store *store, const char *key, unsigned harm)
 }
 
 /* From weights of no version, and from version 2 over the anchor back to 0. */
-static void test_altered(void **state)
+TEST(test_altered)
 {
-    (void)state;
     for (int from_version = 0; from_version < 2; from_version++)
         for (unsigned h = ALTERED; h < N_HARMS; h++) {
             world w;
@@ -171,9 +164,8 @@ static void test_altered(void **state)
 }
 
 /* The object agrees with its record, but the record has another state. */
-static void test_wrong_state(void **state)
+TEST(test_wrong_state)
 {
-    (void)state;
     world w;
     world_make(&w, false);
     load_others(&w);
@@ -205,9 +197,8 @@ static int stop(void *context, uint64_t done, uint64_t total)
     return done > 0;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     world w;
     world_make(&w, false);
     load_others(&w);
@@ -222,9 +213,8 @@ static void test_cancel(void **state)
 
 /* A model that is too large for memory goes to a file. Without room for that, nothing
  * changes. */
-static void test_no_spool(void **state)
+TEST(test_no_spool)
 {
-    (void)state;
     const uint64_t dims[] = {17u << 20};
     uint8_t *bytes = calloc(2, dims[0]);
     const dw_tensor trained = {"w", DW_U8, 1, dims, dims[0], bytes, 0, NULL};
@@ -259,9 +249,8 @@ static void test_no_spool(void **state)
 
 /* ---- memory that is declared empty ---- */
 
-static void test_empty(void **state)
+TEST(test_empty)
 {
-    (void)state;
     world w;
     world_make(&w, false);
     load_others(&w);
@@ -363,9 +352,8 @@ static const dw_engine_driver driver = {.name = "recording",
                                         .resume = resume_engine};
 
 /* Over deltas, an anchor for weights of no version, an anchor back, a fork. */
-static void test_pause_first(void **state)
+TEST(test_pause_first)
 {
-    (void)state;
     world w;
     world_make(&w, false);
     dw_store *fork = kit_mem_store();
@@ -415,12 +403,4 @@ static void test_pause_first(void **state)
     world_end(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_altered), cmocka_unit_test(test_wrong_state),
-        cmocka_unit_test(test_cancel),  cmocka_unit_test(test_no_spool),
-        cmocka_unit_test(test_empty),   cmocka_unit_test(test_pause_first),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

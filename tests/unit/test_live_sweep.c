@@ -75,24 +75,15 @@ static void sweep_in(const char *into, bool reopen)
     fixture_close(&x);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     sweep_in(NULL, false);
 }
 
-static void test_directory(void **state)
+TEST(test_directory)
 {
-    (void)state;
     sweep_in(temp_path("one"), false);
     sweep_in(temp_path("again"), true);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_directory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

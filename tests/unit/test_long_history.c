@@ -2,12 +2,9 @@
 /* What each operation reads from the store of a stream with 2,000 versions. The numbers
  * of requests are exact and are compared with bounds. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/stream.h"
 #include "stream/record.h"
@@ -132,9 +129,8 @@ static void pull(const char *what, unsigned most)
     assert_memory_equal(bytes, weights, sizeof bytes);
 }
 
-static void test_pull(void **state)
+TEST(test_pull)
 {
-    (void)state;
     dw_writer hint;
     pull("pull", 160);
     take_hint(&hint);
@@ -170,9 +166,8 @@ static void resume(const char *what, unsigned most)
     dw_follower_close(f);
 }
 
-static void test_resume(void **state)
+TEST(test_resume)
 {
-    (void)state;
     dw_writer hint;
     resume("resume", 80);
     take_hint(&hint);
@@ -181,9 +176,8 @@ static void test_resume(void **state)
     dw_writer_release(&hint);
 }
 
-static void test_log(void **state)
+TEST(test_log)
 {
-    (void)state;
     dw_error err = {0};
     dw_stream *stream;
     const dw_edge *shortcuts;
@@ -214,9 +208,8 @@ static void test_log(void **state)
 }
 
 /* The route is the cheapest, with and without the hint. */
-static void test_route(void **state)
+TEST(test_route)
 {
-    (void)state;
     dw_error err = {0};
     dw_stream *stream;
     const dw_edge *edges;
@@ -242,9 +235,8 @@ static void test_route(void **state)
 }
 
 /* A compactor reads what a pull reads. */
-static void test_compact(void **state)
+TEST(test_compact)
 {
-    (void)state;
     dw_error err = {0};
     dw_compactor *c;
     dw_edge made;
@@ -270,9 +262,8 @@ static void test_compact(void **state)
 }
 
 /* A mirror reads what it copies. */
-static void test_copy(void **state)
+TEST(test_copy)
 {
-    (void)state;
     dw_error err = {0};
     dw_stream *stream;
     dw_copy_report first, report;
@@ -313,9 +304,8 @@ static unsigned collect(const char *what, uint64_t n_keep, unsigned most)
     return counter.n_removes;
 }
 
-static void test_collect(void **state)
+TEST(test_collect)
 {
-    (void)state;
     dw_error err = {0};
     char key[DW_KEY_TEXT];
     assert_int_equal(collect("gc of nothing", HEAD, 30), 0);
@@ -342,9 +332,8 @@ static void publish_cold(const char *what, uint64_t version, unsigned most)
     dw_publisher_close(p);
 }
 
-static void test_publish(void **state)
+TEST(test_publish)
 {
-    (void)state;
     dw_error err = {0};
     publish_cold("cold publish", HEAD + 1, 240);
     assert_ok(dw_store_remove(plain, DW_KEY_LATEST, &err), &err);
@@ -380,9 +369,8 @@ static void search(uint64_t n_versions, uint64_t hole, unsigned most)
     dw_store_close(s.inner);
 }
 
-static void test_search(void **state)
+TEST(test_search)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, 999, 1000, 1001, 1999, 2000, 2001, 50000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         search(sizes[i], UINT64_MAX, 40);
@@ -392,14 +380,4 @@ static void test_search(void **state)
     search(5000, 4998, 60);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pull),    cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_log),     cmocka_unit_test(test_route),
-        cmocka_unit_test(test_copy),    cmocka_unit_test(test_compact),
-        cmocka_unit_test(test_collect), cmocka_unit_test(test_publish),
-        cmocka_unit_test(test_search),
-    };
-    return cmocka_run_group_tests(tests, make_history, drop_history);
-}
+RUN_TESTS(make_history, drop_history)

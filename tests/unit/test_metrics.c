@@ -1,11 +1,7 @@
 /* The text of /metrics. */
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "agent_fixture.h"
 #include "agent/exposition.h"
@@ -32,9 +28,8 @@ static void expect_none(const char *text)
         fail_msg("'%s' in\n%s", text, reply.body);
 }
 
-static void test_new(void **state)
+TEST_WITH(test_new, agent_begin, agent_end)
 {
-    (void)state;
     get("");
     assert_true(http_has(&reply, "Content-Type", DW_PROMETHEUS_TYPE));
     expect_line("deltawire_ready 0");
@@ -67,9 +62,8 @@ static void report_all(void)
                                                 .stopped_us = v == 6 ? 1500 : 400000000});
 }
 
-static void test_told(void **state)
+TEST_WITH(test_told, agent_begin, agent_end)
 {
-    (void)state;
     report_all();
     get("");
     expect_line("# TYPE deltawire_fetched_bytes_total counter");
@@ -97,9 +91,8 @@ static void test_told(void **state)
     expect_line("deltawire_pause_seconds_count 2");
 }
 
-static void test_stream(void **state)
+TEST_WITH(test_stream, agent_begin, agent_end)
 {
-    (void)state;
     agent_end(NULL);
     agent_start(&(dw_agent_options){.stream_only = true});
     dw_agent_report_followers(
@@ -122,9 +115,8 @@ static void test_stream(void **state)
     expect_none("deltawire_pause_seconds");
 }
 
-static void test_locale(void **state)
+TEST(test_locale)
 {
-    (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "ru_RU.UTF-8"};
     const char *set = NULL;
     for (size_t i = 0; !set && i < sizeof names / sizeof *names; i++)
@@ -142,15 +134,4 @@ static void test_locale(void **state)
     dw_writer_release(&out);
 }
 
-#define IN_AGENT(test) cmocka_unit_test_setup_teardown(test, agent_begin, agent_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_AGENT(test_new),
-        IN_AGENT(test_told),
-        IN_AGENT(test_stream),
-        cmocka_unit_test(test_locale),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

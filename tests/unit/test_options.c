@@ -1,13 +1,6 @@
 /* Options and driver tables across versions of the library: a caller passes the struct of
  * the header that it was built with, and the library reads only that much. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <string.h>
+#include "unit/suite.h"
 
 #include "base/options.h"
 #include "deltawire/deltawire.h"
@@ -40,9 +33,8 @@ static dw_status take(now_options *out, const void *given, dw_error *err)
     return dw_options_take(out, sizeof *out, given, "now_options", err);
 }
 
-static void test_none(void **state)
+TEST(test_none)
 {
-    (void)state;
     now_options got;
     assert_int_equal(take(&got, NULL, NULL), DW_OK);
     assert_int_equal(got.struct_bytes, sizeof got);
@@ -50,9 +42,8 @@ static void test_none(void **state)
     assert_int_equal(got.n_second, 2);
 }
 
-static void test_old_caller(void **state)
+TEST(test_old_caller)
 {
-    (void)state;
     struct {
         old_options options;
         uint64_t beyond; /* the library must not read it */
@@ -64,9 +55,8 @@ static void test_old_caller(void **state)
     assert_int_equal(got.n_second, 2);
 }
 
-static void test_new_caller(void **state)
+TEST(test_new_caller)
 {
-    (void)state;
     next_options caller = {.struct_bytes = sizeof caller, .n_second = 6};
     now_options got;
     assert_int_equal(take(&got, &caller, NULL), DW_OK);
@@ -78,9 +68,8 @@ static void test_new_caller(void **state)
     assert_non_null(strstr(err.text, "now_options"));
 }
 
-static void test_no_size(void **state)
+TEST(test_no_size)
 {
-    (void)state;
     static const size_t sizes[] = {0,
                                    1,
                                    sizeof(size_t),
@@ -139,9 +128,8 @@ OPENER(write_file, dw_checkpoint_write_options,
        dw_checkpoint_write("/none", NULL, 0, options, err))
 
 /* A missing size and unknown members are refused before anything else is checked. */
-static void test_every_struct(void **state)
+TEST(test_every_struct)
 {
-    (void)state;
     static const struct {
         dw_status (*call)(const void *given, dw_error *err);
         size_t n_bytes;
@@ -173,9 +161,8 @@ static void test_every_struct(void **state)
 }
 
 /* An older program's options: those of a diff before its last member was added. */
-static void test_shorter_options(void **state)
+TEST(test_shorter_options)
 {
-    (void)state;
     dw_diff_options options;
     dw_diff_options_init(&options);
     memset(&options.progress, 0xee, sizeof options.progress); /* must not be read */
@@ -193,12 +180,4 @@ static void test_shorter_options(void **state)
     dw_delta_close(delta);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none),         cmocka_unit_test(test_old_caller),
-        cmocka_unit_test(test_new_caller),   cmocka_unit_test(test_no_size),
-        cmocka_unit_test(test_every_struct), cmocka_unit_test(test_shorter_options),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

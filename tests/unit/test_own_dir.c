@@ -2,13 +2,9 @@
  * companion files with names like ours, patches that the record does not name, and what
  * is in the way of .deltawire. */
 /* wrap: dw_commit_record_write */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
@@ -89,9 +85,8 @@ static const char *in(const char *name)
 
 /* ---- companion files ---- */
 
-static void test_names_like_ours(void **state)
+TEST_WITH(test_names_like_ours, make, end)
 {
-    (void)state;
     dw_follower *f = open_at(into, DW_NO_VERSION);
     for (uint64_t v = 0; v <= HEAD; v++) {
         go_to(f, v);
@@ -110,9 +105,8 @@ static void test_names_like_ours(void **state)
 
 /* Beside the weights there are only they, the companion files and one hidden directory.
  */
-static void test_one_directory(void **state)
+TEST_WITH(test_one_directory, make, end)
 {
-    (void)state;
     dw_follower *f = open_at(into, DW_NO_VERSION);
     go_to(f, 3);
     go_to(f, 1); /* back: one more file of ours */
@@ -163,9 +157,8 @@ static const char *const patches[] = {
     ".deltawire/model.safetensors.patch", ".deltawire/patch"};
 
 /* The record names no patch, and there is one. */
-static void test_foreign_patch(void **state)
+TEST_WITH(test_foreign_patch, make, end)
 {
-    (void)state;
     size_t n;
     uint8_t *bytes = make_patch(1, 2, &n);
     for (int real = 0; real < 2; real++)
@@ -187,9 +180,8 @@ static void test_foreign_patch(void **state)
 }
 
 /* The record names a patch, and another one is in its place. */
-static void test_other_patch(void **state)
+TEST_WITH(test_other_patch, make, end)
 {
-    (void)state;
     size_t n;
     uint8_t *bytes = make_patch(1, 3, &n);
     for (int real = 0; real < 2; real++) {
@@ -214,9 +206,8 @@ static void test_other_patch(void **state)
 }
 
 /* The patch that the record names is finished, also without the stream. */
-static void test_named_patch(void **state)
+TEST_WITH(test_named_patch, make, end)
 {
-    (void)state;
     dw_follower *f = open_at(into, DW_NO_VERSION);
     uint64_t staged;
     bool found = false;
@@ -234,9 +225,8 @@ static void test_named_patch(void **state)
 
 /* ---- what is in the way ---- */
 
-static void test_in_the_way(void **state)
+TEST_WITH(test_in_the_way, make, end)
 {
-    (void)state;
     char outside[300];
     dw_follower *f;
     dw_snapshot *s;
@@ -271,12 +261,4 @@ static void test_in_the_way(void **state)
     dw_follower_close(f);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
-    const struct CMUnitTest tests[] = {
-        TEST(test_names_like_ours), TEST(test_one_directory), TEST(test_foreign_patch),
-        TEST(test_other_patch),     TEST(test_named_patch),   TEST(test_in_the_way),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/packed_block.h"
 #include "random_model.h"
@@ -43,9 +36,8 @@ static size_t check_round_trip(const uint8_t *elems, uint32_t n, dw_element elem
     return n_bytes;
 }
 
-static void test_round_trips(void **state)
+TEST(test_round_trips)
 {
-    (void)state;
     for (unsigned dtype = 0; dtype < DW_DTYPE_COUNT; dtype++) {
         const dw_element element = dw_dtype_element((dw_dtype)dtype);
         for (uint32_t n = 0; n <= 200; n++) {
@@ -62,9 +54,8 @@ static void test_round_trips(void **state)
 
 /* Weights pack well because they have few exponents. Noise does not, but adds almost
  * nothing. */
-static void test_full_blocks(void **state)
+TEST(test_full_blocks)
 {
-    (void)state;
     static const struct {
         dw_dtype dtype;
         double most; /* of the plain size */
@@ -88,9 +79,8 @@ static void test_full_blocks(void **state)
 
 /* The bytes of the format: planes from the most significant, floats rotated left by one.
  */
-static void test_layout(void **state)
+TEST(test_layout)
 {
-    (void)state;
     static const uint8_t bf16[] = {0x80, 0xbf, 0x81, 0x3f}; /* -1, 1 + ulp */
     const uint8_t *bytes;
     size_t n = dw_packed_encode(&bytes, scratch, bf16, 2, dw_dtype_element(DW_BF16));
@@ -101,9 +91,8 @@ static void test_layout(void **state)
     assert_memory_equal(bytes, "\x04\xbf\x3f\x04\x80\x81", 6);
 }
 
-static void test_altered_blocks(void **state)
+TEST(test_altered_blocks)
 {
-    (void)state;
     static const dw_dtype dtypes[] = {DW_U8, DW_BF16, DW_F32, DW_F64};
     for (size_t k = 0; k < 4; k++) {
         const dw_element element = dw_dtype_element(dtypes[k]);
@@ -138,9 +127,8 @@ static void test_altered_blocks(void **state)
 }
 
 /* Frames that expand to more, or to less, than the plane. */
-static void test_wrong_size(void **state)
+TEST(test_wrong_size)
 {
-    (void)state;
     const dw_element element = dw_dtype_element(DW_U8);
     uint8_t elems[1000] = {0}, bytes[64];
     const uint8_t *encoded;
@@ -158,12 +146,4 @@ static void test_wrong_size(void **state)
     free(large);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_full_blocks),
-        cmocka_unit_test(test_layout),      cmocka_unit_test(test_altered_blocks),
-        cmocka_unit_test(test_wrong_size),
-    };
-    return cmocka_run_group_tests(tests, make_scratch, free_scratch);
-}
+RUN_TESTS(make_scratch, free_scratch)

@@ -1,11 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -31,9 +26,8 @@ static dw_status do_item(void *context, size_t i, unsigned worker, dw_error *err
     return DW_OK;
 }
 
-static void test_every_item_once(void **state)
+TEST(test_every_item_once)
 {
-    (void)state;
     for (unsigned n_workers = 1; n_workers <= N_WORKERS; n_workers++) {
         job j = {.failing_from = NO_ITEM};
         assert_int_equal(dw_parallel(n_workers, N_ITEMS, do_item, &j, NULL, NULL), DW_OK);
@@ -44,9 +38,8 @@ static void test_every_item_once(void **state)
 }
 
 /* Items are handed out in order, so the lowest failing item is always begun. */
-static void test_lowest_failure_wins(void **state)
+TEST(test_lowest_failure_wins)
 {
-    (void)state;
     for (int round = 0; round < 50; round++) {
         job j = {.failing_from = 100};
         dw_error err;
@@ -75,18 +68,16 @@ static int report(void *context, uint64_t bytes_done, uint64_t bytes_total)
     return bytes_done >= j->stop_at;
 }
 
-static void test_progress(void **state)
+TEST(test_progress)
 {
-    (void)state;
     job j = {.failing_from = NO_ITEM, .stop_at = UINT64_MAX};
     const dw_parallel_progress progress = {{report, &j}, N_ITEMS * 10, item_bytes};
     assert_int_equal(dw_parallel(2, N_ITEMS, do_item, &j, &progress, NULL), DW_OK);
     assert_int_equal(j.last_done, N_ITEMS * 10);
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     job j = {.failing_from = NO_ITEM, .stop_at = 100};
     const dw_parallel_progress progress = {{report, &j}, N_ITEMS * 10, item_bytes};
     dw_error err;
@@ -96,9 +87,8 @@ static void test_cancel(void **state)
     assert_int_equal(j.times[10], 0);
 }
 
-static void test_worker_count(void **state)
+TEST(test_worker_count)
 {
-    (void)state;
     assert_int_equal(dw_worker_count(4, 100), 4);
     assert_int_equal(dw_worker_count(4, 2), 2);
     assert_int_equal(dw_worker_count(4, 0), 1);
@@ -112,21 +102,9 @@ static dw_status run_job(dw_error *err)
     return dw_parallel(2, N_ITEMS, do_item, &j, NULL, err);
 }
 
-static void test_allocation_failures(void **state)
+TEST(test_allocation_failures)
 {
-    (void)state;
     fail_every_allocation(run_job, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_item_once),
-        cmocka_unit_test(test_lowest_failure_wins),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_worker_count),
-        cmocka_unit_test(test_allocation_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

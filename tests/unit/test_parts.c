@@ -1,12 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/delta.h"
 #include "failing_allocator.h"
@@ -33,9 +26,8 @@ static void check_applies(const dw_patch *patch, const model *base, const model 
     model_free(&m);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     for (unsigned round = 0; round < 24; round++) {
         const dw_codec codec = (dw_codec)(round % 3);
         const unsigned n_threads = 1 + round % 4;
@@ -90,9 +82,8 @@ static void test_round_trip(void **state)
 
 /* Slices of several blocks, which begin anywhere: segments across the blocks of the
  * tensor. */
-static void test_large_slices(void **state)
+TEST(test_large_slices)
 {
-    (void)state;
     static const uint64_t d[] = {5000000}, e[] = {1500000};
     for (unsigned round = 0; round < 3; round++) {
         model base = model_new(2);
@@ -185,9 +176,8 @@ static void check_refused(const dw_part *list, size_t n, dw_status status,
     assert_int_equal(count_files(temp_dir), n_files);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     const dw_part twice[2] = {two[0], two[0]};
     check_refused(twice, 2, DW_CORRUPT, "two slices overlap at element 0");
     const dw_slice across = {0, 32, 10}, past = {0, 50, 51}, other = {3, 0, 1};
@@ -217,9 +207,8 @@ static void test_refused(void **state)
                 result.base_state != halves[1]->info.base_state);
 }
 
-static void test_goal(void **state)
+TEST(test_goal)
 {
-    (void)state;
     dw_error err = {0};
     dw_patch *patch;
     dw_patch_goal wrong = goal, none = {.version = 7}, read;
@@ -265,9 +254,8 @@ static int watch_progress(void *context, uint64_t done, uint64_t total)
     return ++w->n_calls == w->stop_at;
 }
 
-static void test_progress(void **state)
+TEST(test_progress)
 {
-    (void)state;
     watch w = {0};
     const dw_progress progress = {watch_progress, &w};
     dw_patch *patch;
@@ -297,19 +285,9 @@ static dw_status stage_both(dw_error *err)
                            : status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(stage_both, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goal),         cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_large_slices), cmocka_unit_test(test_refused),
-
-    };
-    return cmocka_run_group_tests(tests, make_halves, free_halves);
-}
+RUN_TESTS(make_halves, free_halves)

@@ -1,14 +1,7 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/patch.h"
 #include "codec/stage.h"
@@ -56,9 +49,8 @@ static void write_patch(const char *path, unsigned n_threads)
     assert_int_equal(dw_patch_writer_commit(writer, &goal, NULL), DW_OK);
 }
 
-static void test_file_round_trip(void **state)
+TEST(test_file_round_trip)
 {
-    (void)state;
     for (unsigned n_threads = 1; n_threads <= 4; n_threads += 3) {
         write_patch(temp_path("p"), n_threads);
         assert_int_equal(count_files(temp_dir), 1);
@@ -93,9 +85,8 @@ static void test_file_round_trip(void **state)
     }
 }
 
-static void test_empty(void **state)
+TEST(test_empty)
 {
-    (void)state;
     dw_patch_writer *writer;
     dw_patch *patch;
     assert_int_equal(dw_patch_writer_open(&writer, temp_path("e"), NULL, 0, NULL), DW_OK);
@@ -108,9 +99,8 @@ static void test_empty(void **state)
     unlink(temp_path("e"));
 }
 
-static void test_abort_leaves_nothing(void **state)
+TEST(test_abort_leaves_nothing)
 {
-    (void)state;
     dw_patch_writer *writer;
     size_t n_files = count_files(temp_dir);
     assert_int_equal(
@@ -147,9 +137,8 @@ static dw_status open_bytes(const uint8_t *bytes, size_t n)
 }
 
 /* Every byte is protected: no alteration is accepted. */
-static void test_altered_files(void **state)
+TEST(test_altered_files)
 {
-    (void)state;
     size_t n;
     write_patch(temp_path("p"), 1);
     uint8_t *bytes = get_file(temp_path("p"), &n);
@@ -169,9 +158,8 @@ static void test_altered_files(void **state)
 }
 
 /* With valid hashes: refused, or harmless. */
-static void test_resealed_files(void **state)
+TEST(test_resealed_files)
 {
-    (void)state;
     size_t n;
     write_patch(temp_path("p"), 1);
     uint8_t *bytes = get_file(temp_path("p"), &n), *kept = malloc(n);
@@ -215,9 +203,8 @@ static size_t craft(uint8_t *out, const uint32_t positions[2], uint64_t tensor,
     return (size_t)(at + 16 - out);
 }
 
-static void test_crafted_files(void **state)
+TEST(test_crafted_files)
 {
-    (void)state;
     static const struct {
         uint32_t positions[2];
         uint64_t tensor, first, n_stores, offset, dim;
@@ -273,9 +260,8 @@ static void test_crafted_files(void **state)
 
 /* With none, some or all of the stores it is the same checkpoint. If one byte is neither
  * old nor new, it is not. */
-static void test_check(void **state)
+TEST(test_check)
 {
-    (void)state;
     dw_patch *patch;
     dw_error err;
     write_patch(temp_path("p"), 1);
@@ -311,9 +297,8 @@ static void test_check(void **state)
  * ------------------------------------------------------------------------ */
 
 /* A file that changes after it was opened: only proven values are ever stored. */
-static void test_altered_while_open(void **state)
+TEST(test_altered_while_open)
 {
-    (void)state;
     write_patch(temp_path("p"), 1);
     size_t n;
     uint8_t *bytes = get_file(temp_path("p"), &n);
@@ -339,9 +324,8 @@ static void test_altered_while_open(void **state)
     free(bytes);
 }
 
-static void test_mismatch(void **state)
+TEST(test_mismatch)
 {
-    (void)state;
     dw_patch *patch;
     dw_error err;
     assert_int_equal(dw_delta_stage(&patch, delta, base.tensors, base.n, NULL, &err),
@@ -372,18 +356,4 @@ static void test_mismatch(void **state)
     model_free(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file_round_trip),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_abort_leaves_nothing),
-        cmocka_unit_test(test_altered_files),
-        cmocka_unit_test(test_resealed_files),
-        cmocka_unit_test(test_crafted_files),
-        cmocka_unit_test(test_check),
-        cmocka_unit_test(test_altered_while_open),
-        cmocka_unit_test(test_mismatch),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RUN_TESTS(set_up, tear_down)

@@ -1,10 +1,5 @@
 /* A version is proven against the baseline before it may be committed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "publish/delta_upload.h"
 #include "unit/stream_kit.h"
@@ -76,9 +71,8 @@ static void version_free(version *v)
     dw_store_close(v->store);
 }
 
-static void test_good_version(void **state)
+TEST(test_good_version)
 {
-    (void)state;
     version v;
     version_make(&v);
     dw_uploaded uploaded;
@@ -98,9 +92,8 @@ static void damage_base(void *context)
         bytes[i] ^= 0x04;
 }
 
-static void test_damaged_base(void **state)
+TEST(test_damaged_base)
 {
-    (void)state;
     version v;
     version_make(&v);
     v.encode.captured = damage_base; /* after the encoding, before the proof */
@@ -124,9 +117,8 @@ static void damage_digest(void *context)
     uploaded->digests[0] ^= 1;
 }
 
-static void test_wrong_digest(void **state)
+TEST(test_wrong_digest)
 {
-    (void)state;
     version v;
     version_make(&v);
     dw_uploaded uploaded;
@@ -138,12 +130,4 @@ static void test_wrong_digest(void **state)
     version_free(&v);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_version),
-        cmocka_unit_test(test_damaged_base),
-        cmocka_unit_test(test_wrong_digest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

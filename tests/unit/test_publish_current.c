@@ -1,10 +1,5 @@
 /* Opens with other weights than those of the newest version. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -17,9 +12,8 @@ static bool is_current(dw_publisher *publisher)
     return is_current;
 }
 
-static void test_is_current(void **state)
+TEST(test_is_current)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -55,9 +49,8 @@ static void check_head(dw_store *store, uint64_t version, const char *step)
 }
 
 /* It makes a version only if weights differ and the caller asks for it. */
-static void test_opening_publishes(void **state)
+TEST(test_opening_publishes)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -83,11 +76,4 @@ static void test_opening_publishes(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_current),
-        cmocka_unit_test(test_opening_publishes),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

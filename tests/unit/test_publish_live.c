@@ -2,12 +2,8 @@
  */
 /* labels: threads */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
@@ -150,7 +146,7 @@ static void check(const trainer *m, dw_store *store)
 
 /* From hardly a change to all of it, which makes packed and stored blocks; with the
  * baseline in memory, in a directory, and after a new start. */
-static void test_masters(void **state)
+TEST(test_masters)
 {
     const bool in_dir = *state != NULL;
     trainer m;
@@ -180,17 +176,15 @@ static void test_masters(void **state)
     trainer_free(&m);
 }
 
-static void test_masters_in_a_dir(void **state)
+TEST(test_masters_in_a_dir)
 {
-    (void)state;
     void *yes = &yes;
     test_masters(&yes);
 }
 
 /* Two ranks, each with a range of the large tensor that begins anywhere. */
-static void test_sharded_masters(void **state)
+TEST(test_sharded_masters)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
@@ -217,9 +211,8 @@ static void test_sharded_masters(void **state)
     trainer_free(&m);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
@@ -236,9 +229,8 @@ static void test_refused(void **state)
 
 /* Tensors declared unchanged are trusted, but only if the stream has what the last
  * publish saw. */
-static void test_unchanged(void **state)
+TEST(test_unchanged)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *inner = kit_mem_store();
@@ -288,12 +280,4 @@ static void test_unchanged(void **state)
     trainer_free(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masters),         cmocka_unit_test(test_masters_in_a_dir),
-        cmocka_unit_test(test_sharded_masters), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_unchanged),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

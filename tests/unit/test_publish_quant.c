@@ -4,13 +4,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "base/map.h"
@@ -287,9 +283,8 @@ static void run(dw_quant_scheme scheme, bool from_f32, split how, bool in_dir)
     job_end(&j);
 }
 
-static void test_cases(void **state)
+TEST(test_cases)
 {
-    (void)state;
     static const struct {
         dw_quant_scheme scheme;
         bool from_f32;
@@ -315,9 +310,8 @@ static void test_cases(void **state)
 }
 
 /* A tensor that the caller declares unchanged is not read, nor are its scales made. */
-static void test_unchanged(void **state)
+TEST(test_unchanged)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         job j;
         job_make(&j, DW_QUANT_FP8_BLOCK, false, i ? HALVES : WHOLE);
@@ -337,9 +331,8 @@ static void test_unchanged(void **state)
 }
 
 /* A rank whose part did not change must quantise it again if the scale changes. */
-static void test_unchanged_part(void **state)
+TEST(test_unchanged_part)
 {
-    (void)state;
     job j;
     job_make(&j, DW_QUANT_FP8_BLOCK, false, ROWS);
     job_start(&j);
@@ -358,9 +351,8 @@ static void test_unchanged_part(void **state)
 
 /* Weights that are not finite cannot be quantised. Nothing is published, on no rank, and
  * the next publish covers it. */
-static void test_not_finite(void **state)
+TEST(test_not_finite)
 {
-    (void)state;
     static const uint16_t bad[] = {0x7fc0, 0x7f80, 0xff80};
     for (int k = 0; k < 3; k++) {
         job j;
@@ -406,9 +398,8 @@ static void test_not_finite(void **state)
 /* ---- ranks that fail apart from each other ---- */
 
 /* One rank cannot publish: it says why, and the others fail at once. */
-static void test_rank_fails(void **state)
+TEST(test_rank_fails)
 {
-    (void)state;
     job j;
     job_make(&j, DW_QUANT_FP8_BLOCK, false, FLAT);
     job_start(&j);
@@ -448,9 +439,8 @@ static void test_rank_fails(void **state)
 }
 
 /* Ranks that are at different steps meet at the next one that all of them publish. */
-static void test_rank_skips(void **state)
+TEST(test_rank_skips)
 {
-    (void)state;
     job j;
     job_make(&j, DW_QUANT_FP8_ROW, false, FLAT);
     job_start(&j);
@@ -477,9 +467,8 @@ static void test_rank_skips(void **state)
 
 /* A rank has ended: the collective of the others ends, and so do they. Without one, ranks
  * that share blocks are refused. */
-static void test_rank_missing(void **state)
+TEST(test_rank_missing)
 {
-    (void)state;
     job j;
     job_make(&j, DW_QUANT_FP8_ROW, false, FLAT);
     job_start(&j);
@@ -532,9 +521,8 @@ static dw_status blind_put(void *self, const char *key, const dw_source *source,
 
 /* A rank that did not hear of a commit publishes the step again, alone: there is nothing
  * to do, because the weights are the same. */
-static void test_step_again(void **state)
+TEST(test_step_again)
 {
-    (void)state;
     static const dw_store_driver driver = {.struct_bytes = sizeof driver,
                                            .name = "blind",
                                            .get = blind_get,
@@ -584,9 +572,8 @@ static void *step_rank(void *context)
 }
 
 /* Some calls of one of the ranks fail; steps go on until versions are committed. */
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const store_fault kinds[] = {STORE_FAULT_LOST, STORE_FAULT_FAIL,
                                         STORE_FAULT_STALE};
     for (unsigned turn = 0; turn < 24; turn += 5) {
@@ -643,9 +630,8 @@ static dw_publisher *open_trainer(trainer *m, dw_store *store,
     return p;
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
@@ -724,9 +710,8 @@ static void expect_config(dw_store *store, const char *a, const char *b)
 
 /* config.json says how the weights are quantised. A wrong one is refused, and nothing is
  * published. */
-static void test_config(void **state)
+TEST(test_config)
 {
-    (void)state;
     trainer m;
     trainer_make(&m);
     dw_store *store = kit_mem_store();
@@ -781,15 +766,4 @@ static void test_config(void **state)
     trainer_free(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),          cmocka_unit_test(test_unchanged),
-        cmocka_unit_test(test_unchanged_part), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_rank_fails),     cmocka_unit_test(test_rank_skips),
-        cmocka_unit_test(test_rank_missing),   cmocka_unit_test(test_step_again),
-        cmocka_unit_test(test_faults),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_config),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

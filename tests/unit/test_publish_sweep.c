@@ -114,17 +114,15 @@ static void rot_and_change(const char *url, const char *dir)
     fixture_close(&x);
 }
 
-static void test_change_is_wrong(void **state)
+TEST(test_change_is_wrong)
 {
-    (void)state;
     rot_and_change("mem:rot-change", NULL);
     rot_and_change("mem:rot-change-dir", temp_path("change"));
 }
 
 /* The flipped bit hides a change of the trainer, so it is never sent. */
-static void test_change_is_hidden(void **state)
+TEST(test_change_is_hidden)
 {
-    (void)state;
     fixture x;
     open_fixture(&x, "mem:rot-hidden", temp_path("hidden"), 0, 0);
     fixture_publish(&x);
@@ -226,9 +224,8 @@ static void damage_anchor(fixture *x, dw_store *store, uint64_t version)
     dw_stream_close(s);
 }
 
-static void test_collect(void **state)
+TEST(test_collect)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:rot-collect", 8, 4, 0); /* anchors at 4 and 8 */
     void (*const spoil[])(fixture *, dw_store *, uint64_t) = {rot_anchor, damage_anchor};
@@ -259,12 +256,4 @@ static void test_collect(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_change_is_wrong),
-        cmocka_unit_test(test_change_is_hidden),
-        cmocka_unit_test(test_collect),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -3,13 +3,8 @@
 /* labels: threads */
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/checkpoint.h"
 #include "unit/late_store.h"
@@ -19,9 +14,8 @@
 
 /* ---- two writers ---- */
 
-static void test_take_over(void **state)
+TEST(test_take_over)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -51,9 +45,8 @@ static void test_take_over(void **state)
 }
 
 /* A bar reaches its end: first the weights, then the bytes of their objects. */
-static void test_progress(void **state)
+TEST(test_progress)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -75,9 +68,8 @@ static void test_progress(void **state)
 }
 
 /* Two writers with their own models that take the stream over from each other. */
-static void test_alternating_writers(void **state)
+TEST(test_alternating_writers)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -138,9 +130,8 @@ static void *race(void *context)
     return NULL;
 }
 
-static void test_racing_writers(void **state)
+TEST(test_racing_writers)
 {
-    (void)state;
     kit k[2];
     kit_make(&k[0]);
     kit_make(&k[1]);
@@ -178,9 +169,8 @@ static void test_racing_writers(void **state)
 
 /* The abandoned commit arrives before the next publish, in the middle of it, or after it,
  * when its number is taken. */
-static void test_late_commits(void **state)
+TEST(test_late_commits)
 {
-    (void)state;
     for (unsigned when = 0; when < 3; when++)
         for (unsigned in_dir = 0; in_dir < 2; in_dir++) {
             kit k;
@@ -236,9 +226,8 @@ static void test_late_commits(void **state)
 }
 
 /* The commit exists, but all replies about it are lost for a while. */
-static void test_lost_replies(void **state)
+TEST(test_lost_replies)
 {
-    (void)state;
     for (uint64_t n = 1; n < 8; n++) {
         kit k;
         kit_make(&k);
@@ -281,9 +270,8 @@ static void flip_bit(const char *path)
     free(bytes);
 }
 
-static void test_baseline_dir(void **state)
+TEST(test_baseline_dir)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -357,9 +345,8 @@ static void test_baseline_dir(void **state)
 
 /* ---- jobs and tickets ---- */
 
-static void test_busy(void **state)
+TEST(test_busy)
 {
-    (void)state;
     static const struct {
         dw_when_busy when;
         unsigned max_wait_ms;
@@ -454,9 +441,8 @@ static store_fault pass_gate(void *context, uint64_t n, const char *operation,
     return STORE_FAULT_NONE;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *inner = kit_mem_store(), *store;
@@ -494,9 +480,8 @@ static void test_cancel(void **state)
 }
 
 /* A publish that comes while a version is uploaded is covered by the next one. */
-static void test_merged(void **state)
+TEST(test_merged)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *inner = kit_mem_store(), *store;
@@ -533,9 +518,8 @@ static void test_merged(void **state)
     kit_free(&k);
 }
 
-static void test_tickets(void **state)
+TEST(test_tickets)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -581,9 +565,8 @@ static void test_tickets(void **state)
 }
 
 /* Changes right after the weights were read are not in the version. */
-static void test_captured(void **state)
+TEST(test_captured)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *inner = kit_mem_store();
@@ -622,9 +605,8 @@ static void test_captured(void **state)
 
 /* ---- first versions ---- */
 
-static void test_first_base(void **state)
+TEST(test_first_base)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -687,9 +669,8 @@ static void test_first_base(void **state)
 }
 
 /* The weights are the start of the fork: there is nothing to fetch. */
-static void test_fork_of_same(void **state)
+TEST(test_fork_of_same)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *source = kit_mem_store(), *store = kit_mem_store();
@@ -707,9 +688,8 @@ static void test_fork_of_same(void **state)
     kit_free(&k);
 }
 
-static void test_first_fork(void **state)
+TEST(test_first_fork)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *source = kit_mem_store(), *store = kit_mem_store();
@@ -782,9 +762,8 @@ static void test_first_fork(void **state)
 
 /* ---- shapes of versions ---- */
 
-static void test_many_objects(void **state)
+TEST(test_many_objects)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, 500, 2000, 5000};
     for (size_t i = 0; i < 4; i++) {
         kit k;
@@ -823,9 +802,8 @@ static void test_many_objects(void **state)
 }
 
 /* A tensor that is larger than a group of the default size. */
-static void test_large_tensor(void **state)
+TEST(test_large_tensor)
 {
-    (void)state;
     enum { N = 20 << 20 };
     const uint64_t dims[] = {N};
     dw_error err = {0};
@@ -863,9 +841,8 @@ static void test_large_tensor(void **state)
 
 /* ---- folds and anchors ---- */
 
-static void test_folds_and_anchors(void **state)
+TEST(test_folds_and_anchors)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -978,9 +955,8 @@ static void make_link(const char *name, bool symbolic)
 
 /* Somebody replaces a file of the publisher with a link, while it runs or between two
  * runs. The target of the link is not changed. */
-static void test_links(void **state)
+TEST(test_links)
 {
-    (void)state;
     static const char *const names[] = {"model.safetensors", ".deltawire/control"};
     kit k;
     kit_make(&k);
@@ -1027,9 +1003,8 @@ static void test_links(void **state)
 
 /* ---- options ---- */
 
-static void test_bad_options(void **state)
+TEST(test_bad_options)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -1052,9 +1027,8 @@ static void test_bad_options(void **state)
 
 /* A first publish that the caller's own data makes impossible leaves nothing: the next
  * one may be of another model. */
-static void test_bad_first_publish_leaves_nothing(void **state)
+TEST(test_bad_first_publish_leaves_nothing)
 {
-    (void)state;
     char many[4098];
     memset(many, 'a', sizeof many - 1);
     many[sizeof many - 1] = '\0';
@@ -1091,30 +1065,4 @@ static void test_bad_first_publish_leaves_nothing(void **state)
     kit_free(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_take_over),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_alternating_writers),
-        cmocka_unit_test(test_racing_writers),
-        cmocka_unit_test(test_late_commits),
-        cmocka_unit_test(test_lost_replies),
-        cmocka_unit_test(test_baseline_dir),
-        cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_merged),
-        cmocka_unit_test(test_tickets),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_first_base),
-        cmocka_unit_test(test_first_fork),
-        cmocka_unit_test(test_many_objects),
-        cmocka_unit_test(test_large_tensor),
-        cmocka_unit_test(test_folds_and_anchors),
-        cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_bad_first_publish_leaves_nothing),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_fork_of_same),
-        cmocka_unit_test(test_links),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

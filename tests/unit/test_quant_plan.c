@@ -1,12 +1,5 @@
 /* Which tensors are quantised, the table of the quantised model, and its config.json. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/json_tree.h"
 #include "quant/quant.h"
@@ -42,9 +35,8 @@ static const dw_quant_entry *find(const dw_quant_plan *plan, const char *name)
     return NULL;
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     static const struct {
         const char *name;
         bool is_quantised;
@@ -87,9 +79,8 @@ static void test_defaults(void **state)
     }
 }
 
-static void test_table(void **state)
+TEST(test_table)
 {
-    (void)state;
     const dw_tensor tensors[] = {
         tensor("z.weight", DW_F16, 2, matrix),
         tensor("layers.0.mlp.experts.gate_up_proj", DW_BF16, 3, stack),
@@ -165,9 +156,8 @@ static void test_table(void **state)
     dw_quant_plan_free(plan);
 }
 
-static void test_patterns(void **state)
+TEST(test_patterns)
 {
-    (void)state;
     const dw_tensor tensors[] = {
         tensor("embed_tokens.weight", DW_BF16, 2, matrix),
         tensor("layers.0.q.weight", DW_BF16, 2, matrix),
@@ -215,9 +205,8 @@ static void refuse(const dw_tensor *tensors, size_t n, const bool *as_bf16,
         fail_msg("'%s' lacks '%s'", err.text, text);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     const uint64_t none[] = {0, 300};
     dw_quant_options o = options_of(DW_QUANT_FP8_BLOCK);
     const dw_tensor taken[] = {tensor("a.weight", DW_BF16, 2, matrix),
@@ -262,9 +251,8 @@ static void test_refused(void **state)
     refuse(taken, 2, NULL, NULL, "no scheme");
 }
 
-static void test_scheme_names(void **state)
+TEST(test_scheme_names)
 {
-    (void)state;
     dw_quant_scheme scheme;
     for (int i = 0; i < 4; i++) {
         assert_true(
@@ -312,9 +300,8 @@ static dw_json *config_of(dw_quant_scheme scheme, const char *text, dw_writer *w
     return config_with(&o, text, w);
 }
 
-static void test_config(void **state)
+TEST(test_config)
 {
-    (void)state;
     static const char text[] = "{\n  \"rms_norm_eps\": 1e-06,\n  \"n\": [1]\n}\n";
     static const char *const kept[] = {"lm_head", "model.embed_tokens",
                                        "model.layers.0.mlp.gate"};
@@ -343,9 +330,8 @@ static void test_config(void **state)
 }
 
 /* The text is the user's: white space everywhere, and the numbers that Python writes. */
-static void test_config_keeps_every_byte(void **state)
+TEST(test_config_keeps_every_byte)
 {
-    (void)state;
     static const struct {
         const char *before, *after;
     } cases[] = {
@@ -384,9 +370,8 @@ static void test_config_keeps_every_byte(void **state)
 
 /* There is nothing to quantise in it: it stays as it is, without scales, and the config
  * lists it. */
-static void test_empty_matrix(void **state)
+TEST(test_empty_matrix)
 {
-    (void)state;
     static const uint64_t empty[] = {0, 300};
     static const char *const names[] = {"empty.weight"};
     const dw_tensor tensors[] = {tensor("a.weight", DW_BF16, 2, matrix),
@@ -409,9 +394,8 @@ static void test_empty_matrix(void **state)
 }
 
 /* An engine would read quantised elements of a listed module as if they were weights. */
-static void test_config_of_quantised_head(void **state)
+TEST(test_config_of_quantised_head)
 {
-    (void)state;
     static const char *const head[] = {"lm_head.weight"};
     static const struct {
         dw_quant_scheme scheme;
@@ -437,9 +421,8 @@ static void test_config_of_quantised_head(void **state)
     }
 }
 
-static void test_model_bytes(void **state)
+TEST(test_model_bytes)
 {
-    (void)state;
     static const uint64_t large[] = {300, 200};
     const dw_tensor tensors[] = {
         tensor("embed.weight", DW_BF16, 2, large),
@@ -456,9 +439,8 @@ static void test_model_bytes(void **state)
     assert_int_equal(dw_quant_model_bytes(&n, tensors, 1, &o, &err), DW_INVALID);
 }
 
-static void test_bad_config(void **state)
+TEST(test_bad_config)
 {
-    (void)state;
     static const struct {
         const char *text, *fault;
     } cases[] = {
@@ -506,27 +488,9 @@ static dw_status plan_and_config(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(plan_and_config, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_scheme_names),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_config_keeps_every_byte),
-        cmocka_unit_test(test_empty_matrix),
-        cmocka_unit_test(test_config_of_quantised_head),
-        cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_model_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -2,26 +2,20 @@
  * of the type, found by a search. */
 #include <fenv.h>
 #include <float.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "quant/quant.h"
 #include "unit/every_kernel.h"
 
-static uint64_t state = 1;
+static uint64_t random_state = 1;
 
 static uint64_t random64(void)
 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
 }
 
 static float float_of(uint32_t bits)
@@ -236,9 +230,8 @@ static void try_shape(dw_quant_scheme scheme, dw_dtype dtype, bool from_f32,
     release(&m);
 }
 
-static void test_shapes(void **unused)
+TEST(test_shapes)
 {
-    (void)unused;
     static const uint64_t shapes[][3] = {
         {0, 1, 1},     {0, 1, 129},  {0, 129, 1},  {0, 128, 128}, {0, 127, 255},
         {0, 256, 130}, {3, 130, 40}, {2, 128, 64}, {5, 1, 7},     {1, 300, 300},
@@ -253,18 +246,16 @@ static void test_shapes(void **unused)
         }
 }
 
-static void test_tails(void **unused)
+TEST(test_tails)
 {
-    (void)unused;
     for (uint64_t columns = 1; columns <= 140; columns++)
         for (size_t s = 0; s < 3; s++)
             try_shape(schemes[s], DW_BF16, false, 0, 2, columns);
 }
 
 /* Longer than the buffer of a block. */
-static void test_long_rows(void **unused)
+TEST(test_long_rows)
 {
-    (void)unused;
     for (size_t s = 0; s < 3; s++) {
         try_shape(schemes[s], DW_BF16, false, 0, 2, 128 * 128 + 1);
         try_shape(schemes[s], DW_F32, true, 0, 2, 40000);
@@ -272,9 +263,8 @@ static void test_long_rows(void **unused)
 }
 
 /* Each finite BF16 number, beside each of several maxima. */
-static void test_every_pattern(void **unused)
+TEST(test_every_pattern)
 {
-    (void)unused;
     enum { COLUMNS = 65536 };
     static const uint16_t maxima[] = {0x7f7f, 0x4000, 0x3fe0, 0x3c01, 0x1234,
                                       0x0400, 0x0080, 0x0003, 0x0001};
@@ -291,9 +281,8 @@ static void test_every_pattern(void **unused)
     free(data);
 }
 
-static void test_zeros(void **unused)
+TEST(test_zeros)
 {
-    (void)unused;
     for (size_t s = 0; s < 3; s++) {
         model m;
         make(&m, schemes[s], DW_BF16, false, 0, 130, 130);
@@ -322,9 +311,8 @@ static void enter_other_mode(void)
 #endif
 }
 
-static void test_modes_of_the_caller(void **unused)
+TEST(test_modes_of_the_caller)
 {
-    (void)unused;
     static const uint16_t maxima[] = {0x3f80, 0x0400, 0x0003};
     uint16_t data[130 * 130];
     uint8_t out[130 * 130], expected[130 * 130];
@@ -353,9 +341,8 @@ static void test_modes_of_the_caller(void **unused)
         }
 }
 
-static void test_not_finite(void **unused)
+TEST(test_not_finite)
 {
-    (void)unused;
     static const uint16_t bad[] = {0x7f80, 0xff80, 0x7fc0, 0xff81};
     uint16_t data[130 * 131];
     uint8_t out[130 * 131];
@@ -391,9 +378,8 @@ static void test_not_finite(void **unused)
     release(&m);
 }
 
-static void test_parts_of_units(void **unused)
+TEST(test_parts_of_units)
 {
-    (void)unused;
     model m;
     dw_error err = {0};
     uint16_t data[4] = {0};
@@ -422,13 +408,7 @@ static void test_parts_of_units(void **unused)
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_long_rows),      cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_zeros),          cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_parts_of_units), cmocka_unit_test(test_modes_of_the_caller),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }
 
 int main(int argc, char **argv)

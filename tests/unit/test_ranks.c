@@ -1,13 +1,8 @@
 /* Sharded publishes: ranks as threads, each with a publisher of its own. */
 /* labels: threads */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "deltawire/checkpoint.h"
@@ -199,9 +194,8 @@ static void publish_all(job *j, uint64_t wanted)
 
 /* ---- tests ---- */
 
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     for (unsigned how = 0; how < 4; how++) {
         kit k;
         kit_make(&k);
@@ -238,9 +232,8 @@ static void test_rounds(void **state)
 }
 
 /* A rank that never publishes leaves no commit; the next round covers it. */
-static void test_dead_rank(void **state)
+TEST(test_dead_rank)
 {
-    (void)state;
     for (unsigned dead = 0; dead < 3; dead++) {
         kit k;
         kit_make(&k);
@@ -281,9 +274,8 @@ static void test_dead_rank(void **state)
 
 /* Two ranks that own the same part, and a part that nobody owns: all ranks hear at once
  * which it is. */
-static void test_wrong_parts(void **state)
+TEST(test_wrong_parts)
 {
-    (void)state;
     for (unsigned gap = 0; gap < 2; gap++) {
         kit k;
         kit_make(&k);
@@ -312,9 +304,8 @@ static void test_wrong_parts(void **state)
 }
 
 /* A start that reuses the name of a job takes no part in the earlier one. */
-static void test_job_again(void **state)
+TEST(test_job_again)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -348,9 +339,8 @@ static void test_job_again(void **state)
 
 /* Rank 0 signs commits that name the objects of all ranks: it takes no receipt that
  * anybody may have put. */
-static void test_unsigned_receipt(void **state)
+TEST(test_unsigned_receipt)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     char path[128];
@@ -380,9 +370,8 @@ static void test_unsigned_receipt(void **state)
 
 /* The commit of an abandoned round arrives in the middle of the next, in which a rank has
  * nothing to upload: its part of the version differs from its current weights. */
-static void test_late_commit(void **state)
+TEST(test_late_commit)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     late_store late = {.inner = kit_mem_store()};
@@ -447,9 +436,8 @@ static void *walk_steps(void *context)
 
 /* A rank that skips a step, has one more, or repeats one costs at most that version: each
  * version is one step on all ranks. Nobody waits for the limit, which is long. */
-static void test_lost_ranks(void **state)
+TEST(test_lost_ranks)
 {
-    (void)state;
     static const unsigned walks[][2][12] = {
         {{1, 2, 3, 4, 5, 6}, {2, 3, 4, 5, 6}},    /* rank 1 begins later */
         {{2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},    /* or rank 0 */
@@ -489,9 +477,8 @@ static void test_lost_ranks(void **state)
 }
 
 /* Without a step, or with one that goes back, ranks could mix steps. */
-static void test_steps(void **state)
+TEST(test_steps)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -536,9 +523,8 @@ static dw_status refuse(void *refuses, dw_error *err)
 
 /* A rank that fails says so: no rank waits for the limit, which is long, and all name the
  * reason. */
-static void test_failed_rank(void **state)
+TEST(test_failed_rank)
 {
-    (void)state;
     for (size_t who = 0; who < 3; who++) {
         kit k;
         kit_make(&k);
@@ -574,9 +560,8 @@ static void test_failed_rank(void **state)
 
 /* A step failed on one rank, and all publish it again, with other weights: what a rank
  * did in the first attempt is no part of the second. */
-static void test_step_again(void **state)
+TEST(test_step_again)
 {
-    (void)state;
     for (size_t who = 0; who < 2; who++) {
         kit k;
         kit_make(&k);
@@ -617,9 +602,8 @@ static void test_step_again(void **state)
 
 /* A rank without weights must not take the late commit of an earlier step for that of its
  * own: then it would not come when the step is published again. */
-static void test_late_commit_idle(void **state)
+TEST(test_late_commit_idle)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     late_store late = {.inner = kit_mem_store()};
@@ -653,9 +637,8 @@ static void test_late_commit_idle(void **state)
 
 /* If another writer takes the stream over, no rank waits for the limit, which is long;
  * nor if a rank does not come any more. */
-static void test_taken_over(void **state)
+TEST(test_taken_over)
 {
-    (void)state;
     for (size_t dead = 0; dead <= 3; dead++) {
         kit k;
         kit_make(&k);
@@ -682,9 +665,8 @@ static void test_taken_over(void **state)
 
 /* Only rank 0 creates the stream: one that another rank would make of a wrong model would
  * stay. */
-static void test_wrong_model(void **state)
+TEST(test_wrong_model)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -724,9 +706,8 @@ static void *publish_and_close(void *context)
 
 /* If a rank is closed, the others hear it at once: their limit is long. What it had taken
  * part in is a version on all ranks. */
-static void test_closed_rank(void **state)
+TEST(test_closed_rank)
 {
-    (void)state;
     for (size_t gone = 0; gone < 3; gone++) {
         kit k;
         kit_make(&k);
@@ -769,9 +750,8 @@ static void test_closed_rank(void **state)
 }
 
 /* A rank that fails before it takes part in an epoch: the others hear why, at once. */
-static void test_failed_start(void **state)
+TEST(test_failed_start)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -808,9 +788,8 @@ static void test_failed_start(void **state)
 }
 
 /* Ranks that agree do not begin a step that one of them refused. */
-static void test_bad_note(void **state)
+TEST(test_bad_note)
 {
-    (void)state;
     kit k;
     kit_make(&k);
     dw_store *store = kit_mem_store();
@@ -842,9 +821,8 @@ static void test_bad_note(void **state)
 }
 
 /* Every call of one of the ranks fails in turn; rounds go on until one succeeds. */
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const store_fault kinds[] = {STORE_FAULT_LOST, STORE_FAULT_FAIL,
                                         STORE_FAULT_STALE};
     for (unsigned turn = 0; turn < 12; turn++) {
@@ -910,9 +888,8 @@ static dw_status meter_put(void *self, const char *key, const dw_source *source,
 
 /* Rank 0 makes folds and anchors, so a follower that joins at version 200 fetches hardly
  * more than the model. */
-static void test_late_joiner(void **state)
+TEST(test_late_joiner)
 {
-    (void)state;
     enum { N = 200000, RANKS = 3, VERSIONS = 200 };
     static const dw_store_driver driver = {.struct_bytes = sizeof driver,
                                            .name = "meter",
@@ -981,18 +958,4 @@ static void test_late_joiner(void **state)
     free(found);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_joiner),      cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_dead_rank),        cmocka_unit_test(test_wrong_parts),
-        cmocka_unit_test(test_lost_ranks),       cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_failed_rank),      cmocka_unit_test(test_wrong_model),
-        cmocka_unit_test(test_job_again),        cmocka_unit_test(test_late_commit),
-        cmocka_unit_test(test_unsigned_receipt), cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_step_again),       cmocka_unit_test(test_taken_over),
-        cmocka_unit_test(test_late_commit_idle), cmocka_unit_test(test_closed_rank),
-        cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_bad_note),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

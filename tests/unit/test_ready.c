@@ -3,17 +3,11 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/temp_dir.h"
 
@@ -51,17 +45,15 @@ static void say_prepared(char *out, size_t n_out)
              (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec);
 }
 
-static void test_nobody_watches(void **state)
+TEST_WITH(test_nobody_watches, make, temp_dir_remove)
 {
-    (void)state;
     assert_true(dw_engines_ready(temp_dir, patch, LIMIT_MS));
     unlink(patch);
     assert_true(dw_engines_ready(temp_dir, patch, LIMIT_MS));
 }
 
-static void test_one_that_has_not_prepared_is_waited_for(void **state)
+TEST_WITH(test_one_that_has_not_prepared_is_waited_for, make, temp_dir_remove)
 {
-    (void)state;
     static const char *const others[] = {"", "1 2 3\n", "not a number"};
     for (size_t i = 0; i < 3; i++) {
         int engine = begin_engine(others[i]);
@@ -70,9 +62,8 @@ static void test_one_that_has_not_prepared_is_waited_for(void **state)
     }
 }
 
-static void test_one_that_has_prepared(void **state)
+TEST_WITH(test_one_that_has_prepared, make, temp_dir_remove)
 {
-    (void)state;
     char text[80];
     say_prepared(text, sizeof text);
     int engine = begin_engine(text);
@@ -81,24 +72,11 @@ static void test_one_that_has_prepared(void **state)
     close(engine);
 }
 
-static void test_one_that_has_ended_is_not_waited_for(void **state)
+TEST_WITH(test_one_that_has_ended_is_not_waited_for, make, temp_dir_remove)
 {
-    (void)state;
     close(begin_engine(""));
     assert_true(dw_engines_ready(temp_dir, patch, LIMIT_MS));
     assert_int_equal(access(file, F_OK), -1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nobody_watches, make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_one_that_has_not_prepared_is_waited_for,
-                                        make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_one_that_has_prepared, make,
-                                        temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_one_that_has_ended_is_not_waited_for, make,
-                                        temp_dir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

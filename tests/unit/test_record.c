@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 #include <jansson.h>
 #include <xxhash.h>
 
@@ -47,9 +39,8 @@ static dw_writer sample_bytes(int sample, const dw_sign_key *with)
 /* ---- round trips ---- */
 
 /* Writing a parsed record gives the same bytes, except for new times. */
-static void test_round_trips(void **state)
+TEST(test_round_trips)
 {
-    (void)state;
     for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
         dw_writer first = sample_bytes(sample, NULL), again = {0};
         dw_error err = {0};
@@ -63,9 +54,8 @@ static void test_round_trips(void **state)
     }
 }
 
-static void test_bytes_are_those_of_the_protocol(void **state)
+TEST(test_bytes_are_those_of_the_protocol)
 {
-    (void)state;
     static const char wanted[] =
         "{\"format\":\"deltawire-stream/1\",\"kind\":\"latest\","
         "\"stream\":\"" SAMPLE_STREAM_ID "\",\"version\":17,"
@@ -91,9 +81,8 @@ static void test_bytes_are_those_of_the_protocol(void **state)
     dw_writer_release(&out);
 }
 
-static void test_stream_members(void **state)
+TEST(test_stream_members)
 {
-    (void)state;
     dw_writer out = sample_bytes(SAMPLE_STREAM, NULL);
     dw_stream_record r;
     assert_int_equal(dw_stream_record_parse(&r, out.bytes, out.n_bytes, "x", NULL),
@@ -116,9 +105,8 @@ static void test_stream_members(void **state)
     dw_writer_release(&out);
 }
 
-static void test_commit_members(void **state)
+TEST(test_commit_members)
 {
-    (void)state;
     dw_writer out = sample_bytes(SAMPLE_DELTA, NULL);
     dw_commit_record r, wanted = sample_commit(DW_CONTENT_DELTA);
     assert_int_equal(dw_commit_record_parse(&r, out.bytes, out.n_bytes, "x", NULL),
@@ -144,9 +132,8 @@ static void test_commit_members(void **state)
     dw_writer_release(&out);
 }
 
-static void test_an_empty_time_is_filled(void **state)
+TEST(test_an_empty_time_is_filled)
 {
-    (void)state;
     dw_commit_record r = sample_commit(DW_CONTENT_BASE);
     r.created[0] = '\0';
     dw_writer out = {0};
@@ -156,9 +143,8 @@ static void test_an_empty_time_is_filled(void **state)
 }
 
 /* A restart is a delta that has no objects. */
-static void test_restart(void **state)
+TEST(test_restart)
 {
-    (void)state;
     dw_commit_record r = sample_commit(DW_CONTENT_DELTA), parsed;
     r.restart = true;
     r.objects = (dw_objects){0};
@@ -176,9 +162,8 @@ static void test_restart(void **state)
 
 /* The writer's name in a record is for people: a reader accepts any text, without control
  * characters. */
-static void test_provenance_is_cleaned(void **state)
+TEST(test_provenance_is_cleaned)
 {
-    (void)state;
     static const char forged[] = "\"library\":\"9\\u001b\",\"host\":\"\\u009bx\\r\",";
     dw_writer out = sample_bytes(SAMPLE_DELTA, NULL), other = {0};
     const size_t n_bytes = out.n_bytes;
@@ -200,9 +185,8 @@ static void test_provenance_is_cleaned(void **state)
     dw_writer_release(&out);
 }
 
-static void test_provenance_may_be_missing(void **state)
+TEST(test_provenance_may_be_missing)
 {
-    (void)state;
     dw_writer out = sample_bytes(SAMPLE_ANCHOR, NULL);
     dw_commit_record r;
     const size_t n_bytes = out.n_bytes;
@@ -216,9 +200,8 @@ static void test_provenance_may_be_missing(void **state)
 }
 
 /* A record that no reader accepts is not written, and leaves nothing in the writer. */
-static void test_writers_refuse(void **state)
+TEST(test_writers_refuse)
 {
-    (void)state;
     dw_writer out = {0};
     dw_error err = {0};
     dw_write_text(&out, "before");
@@ -341,9 +324,8 @@ static void spoil_each_member(int sample, json_t *root, json_t *holder)
         spoil_member(sample, root, holder, names[i]);
 }
 
-static void test_each_member_spoilt(void **state)
+TEST(test_each_member_spoilt)
 {
-    (void)state;
     for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
         dw_writer out = sample_bytes(sample, NULL);
         json_t *root = json_loadb((char *)out.bytes, out.n_bytes, 0, NULL);
@@ -366,9 +348,8 @@ static void test_each_member_spoilt(void **state)
 }
 
 /* Values of the right type that are wrong. */
-static void test_wrong_values(void **state)
+TEST(test_wrong_values)
 {
-    (void)state;
     static const struct {
         int sample;
         const char *name;
@@ -481,9 +462,8 @@ static void test_wrong_values(void **state)
     }
 }
 
-static void test_unknown_members_and_features(void **state)
+TEST(test_unknown_members_and_features)
 {
-    (void)state;
     static const struct {
         const char *name;
         const char *json;
@@ -509,9 +489,8 @@ static void test_unknown_members_and_features(void **state)
     }
 }
 
-static void test_objects_are_checked(void **state)
+TEST(test_objects_are_checked)
 {
-    (void)state;
     static const char *const keys[] = {
         "commits/00000000000000000017.json", "objects/../stream.json",
         "objects/00000000000000000017-" SAMPLE_WRITE_ID "-0001.safetensors/",
@@ -541,9 +520,8 @@ static void test_objects_are_checked(void **state)
 
 /* A companion file's name never leads out of a directory, to weights or to a file of
  * deltawire's own. */
-static void test_files_are_checked(void **state)
+TEST(test_files_are_checked)
 {
-    (void)state;
     static const struct {
         const char *member;
         const char *json;
@@ -592,9 +570,8 @@ static void test_files_are_checked(void **state)
     }
 }
 
-static void test_too_many_files(void **state)
+TEST(test_too_many_files)
 {
-    (void)state;
     static const size_t sizes[] = {DW_MAX_FILES, DW_MAX_FILES + 1, 10000};
     for (size_t s = 0; s < 3; s++) {
         dw_file_entry *items = calloc(sizes[s], sizeof *items);
@@ -628,9 +605,8 @@ static void test_too_many_files(void **state)
 
 /* Without the member a version says nothing about files, which is not the same as none.
  */
-static void test_files_members(void **state)
+TEST(test_files_members)
 {
-    (void)state;
     static const int samples[] = {SAMPLE_DELTA, SAMPLE_ANCHOR, SAMPLE_BASE};
     for (size_t i = 0; i < 3; i++) {
         dw_writer out = sample_bytes(samples[i], NULL);
@@ -656,9 +632,8 @@ static void test_files_members(void **state)
     }
 }
 
-static void test_files_of_a_writer(void **state)
+TEST(test_files_of_a_writer)
 {
-    (void)state;
     static const uint8_t byte = 1;
     dw_error err;
     dw_file files[2] = {{"b", &byte, DW_MAX_FILES_BYTES}, {"a", NULL, 0}};
@@ -685,9 +660,8 @@ static void test_files_of_a_writer(void **state)
     assert_true(dw_file_name_valid(long_name, NULL));
 }
 
-static void test_not_json(void **state)
+TEST(test_not_json)
 {
-    (void)state;
     static const char *const texts[] = {
         "",
         "{",
@@ -726,9 +700,8 @@ static void test_not_json(void **state)
     free(huge);
 }
 
-static void test_too_many(void **state)
+TEST(test_too_many)
 {
-    (void)state;
     static const struct {
         int sample;
         const char *name;
@@ -758,9 +731,8 @@ static void test_too_many(void **state)
 }
 
 /* Every record cut anywhere is refused. */
-static void test_truncated(void **state)
+TEST(test_truncated)
 {
-    (void)state;
     for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
         dw_writer out = sample_bytes(sample, sample < SAMPLE_SIGNED_END ? key : NULL);
         for (size_t n = 0; n < out.n_bytes; n++)
@@ -773,9 +745,8 @@ static void test_truncated(void **state)
 /* ---- seals ---- */
 
 /* The seal is that of the protocol, and any flipped bit is noticed. */
-static void test_sealed(void **state)
+TEST(test_sealed)
 {
-    (void)state;
     for (int sample = 0; sample < SAMPLE_COUNT; sample++) {
         dw_writer out = sample_bytes(sample, NULL);
         dw_error err;
@@ -801,9 +772,8 @@ static void test_sealed(void **state)
 
 /* The error names an unknown format if the seal is good or absent; a bad seal comes
  * first. */
-static void test_other_format(void **state)
+TEST(test_other_format)
 {
-    (void)state;
     static const char later[] = "{\"format\":\"deltawire-stream/2\",\"kind\":\"floor\"";
     char text[sizeof later + sizeof RESEAL_BLANK];
     dw_error err;
@@ -829,9 +799,8 @@ static void test_other_format(void **state)
 
 /* ---- signatures ---- */
 
-static void test_signed(void **state)
+TEST(test_signed)
 {
-    (void)state;
     uint8_t public_key[DW_PUBLIC_KEY_BYTES], sha256[DW_SHA256_BYTES];
     dw_sign_key_public(key, public_key);
     for (int sample = 0; sample < SAMPLE_SIGNED_END; sample++) {
@@ -862,9 +831,8 @@ static void test_signed(void **state)
     }
 }
 
-static void test_written_seal(void **state)
+TEST(test_written_seal)
 {
-    (void)state;
     dw_writer out = {0};
     uint8_t sha256[DW_SHA256_BYTES];
     dw_commit_record r = sample_commit(DW_CONTENT_DELTA);
@@ -882,9 +850,8 @@ static void test_written_seal(void **state)
 }
 
 /* No byte of a signed record can be altered. */
-static void test_altered(void **state)
+TEST(test_altered)
 {
-    (void)state;
     dw_writer out = sample_bytes(SAMPLE_DELTA, key);
     size_t n_untrusted = 0;
     for (size_t i = 0; i < out.n_bytes; i++) {
@@ -914,9 +881,8 @@ static size_t find(const dw_writer *out, const char *text)
 }
 
 /* A good signature with another key, and the signature of another record. */
-static void test_foreign(void **state)
+TEST(test_foreign)
 {
-    (void)state;
     char text[DW_PUBLIC_KEY_TEXT];
     dw_sign_key *other = NULL;
     assert_int_equal(dw_sign_key_create(temp_path("other.pem"), text, NULL), DW_OK);
@@ -955,9 +921,8 @@ static dw_status parse_text(const char *text, dw_error *err)
 }
 
 /* The members must be at the end, in that spelling, or the record is refused. */
-static void test_moved(void **state)
+TEST(test_moved)
 {
-    (void)state;
     dw_writer out = sample_bytes(SAMPLE_DELTA, key);
     dw_error err;
     size_t n = out.n_bytes;
@@ -1023,44 +988,10 @@ static dw_status write_and_parse(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     for (failing_sample = 0; failing_sample < SAMPLE_COUNT; failing_sample++)
         fail_every_allocation(write_and_parse, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_bytes_are_those_of_the_protocol),
-        cmocka_unit_test(test_stream_members),
-        cmocka_unit_test(test_commit_members),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_provenance_is_cleaned),
-        cmocka_unit_test(test_provenance_may_be_missing),
-        cmocka_unit_test(test_an_empty_time_is_filled),
-        cmocka_unit_test(test_writers_refuse),
-        cmocka_unit_test(test_each_member_spoilt),
-        cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_unknown_members_and_features),
-        cmocka_unit_test(test_objects_are_checked),
-        cmocka_unit_test(test_files_are_checked),
-        cmocka_unit_test(test_too_many_files),
-        cmocka_unit_test(test_files_members),
-        cmocka_unit_test(test_files_of_a_writer),
-        cmocka_unit_test(test_not_json),
-        cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_other_format),
-        cmocka_unit_test(test_signed),
-        cmocka_unit_test(test_written_seal),
-        cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, make_key, close_key);
-}
+RUN_TESTS(make_key, close_key)

@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "stream/record.h"
@@ -23,9 +15,8 @@ static const dw_tensor tensors[] = {
 };
 enum { N = sizeof tensors / sizeof *tensors };
 
-static void test_one_list(void **state)
+TEST(test_one_list)
 {
-    (void)state;
     static const struct {
         dw_cover covers[3];
         size_t n;
@@ -86,9 +77,8 @@ static dw_status check_pair(const pair *p, bool must_cover_all, dw_error *err)
     return dw_objects_check(&objects, tensors, N, must_cover_all, "x", err);
 }
 
-static void test_several_objects(void **state)
+TEST(test_several_objects)
 {
-    (void)state;
     static const pair cases[] = {
         {{{0}}, 0, {{0}}, 0, true, NULL},
         {{{0}}, 0, {{WHOLE, 0, 1}}, 1, false, "tensor 'a'"},
@@ -135,18 +125,9 @@ static dw_status check_whole(dw_error *err)
                       err);
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(check_whole, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_list),
-        cmocka_unit_test(test_several_objects),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "stream/record.h"
 
@@ -16,9 +8,8 @@
 static const uint64_t numbers[] = {0, 7, 9999999999, 10000000000, (1ull << 53) - 1};
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
 
-static void test_spelling(void **state)
+TEST(test_spelling)
 {
-    (void)state;
     char key[DW_KEY_TEXT];
     dw_key_commit(key, 7);
     assert_string_equal(key, "commits/" V7 ".json");
@@ -45,9 +36,8 @@ static void test_spelling(void **state)
     assert_string_equal(key + strlen(key) - 5, ".json");
 }
 
-static void test_inverses(void **state)
+TEST(test_inverses)
 {
-    (void)state;
     static const char *const purposes[] = {NULL, "fold", "anchor"};
     char key[DW_KEY_TEXT];
     uint64_t version, from;
@@ -80,9 +70,8 @@ static void test_inverses(void **state)
     }
 }
 
-static void test_others_are_refused(void **state)
+TEST(test_others_are_refused)
 {
-    (void)state;
     static const char *const keys[] = {
         "",
         "commits/",
@@ -130,9 +119,8 @@ static void test_others_are_refused(void **state)
             fail_msg("'%s' was taken", keys[i]);
 }
 
-static void test_follower_ids(void **state)
+TEST(test_follower_ids)
 {
-    (void)state;
     static const char *const bad[] = {"", ".", ".a", "a/b", "a b", "\xc3\xa9", "a\n"};
     char id[66];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -145,13 +133,4 @@ static void test_follower_ids(void **state)
     assert_true(dw_follower_id_valid("-_.Az09"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spelling),
-        cmocka_unit_test(test_inverses),
-        cmocka_unit_test(test_others_are_refused),
-        cmocka_unit_test(test_follower_ids),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

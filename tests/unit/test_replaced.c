@@ -1,16 +1,10 @@
 /* A follower whose files are replaced or removed at every step: it reports that, has no
  * version, and starts over at the next call. Readers of its snapshot notice the end of
  * the old block. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
@@ -102,9 +96,8 @@ static dw_status go(dw_follower *f, unsigned harm_at, const char *harm, dw_error
     return status;
 }
 
-static void test_every_step(void **state)
+TEST(test_every_step)
 {
-    (void)state;
     world w;
     world_make(&w);
     for (unsigned step = 0; step < N_STEPS; step++)
@@ -133,9 +126,8 @@ static void test_every_step(void **state)
 }
 
 /* Foreign weights that replaced them are not overwritten. */
-static void test_foreign(void **state)
+TEST(test_foreign)
 {
-    (void)state;
     world w;
     world_make(&w);
     dw_error err = {0};
@@ -159,9 +151,8 @@ static void test_foreign(void **state)
 }
 
 /* A reader that has mapped the old block does not wait for it. */
-static void test_readers(void **state)
+TEST(test_readers)
 {
-    (void)state;
     world w;
     world_make(&w);
     dw_error err = {0};
@@ -188,12 +179,4 @@ static void test_readers(void **state)
     world_end(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_step),
-        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_readers),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -106,9 +106,8 @@ static store_fault look(void *context, uint64_t n, const char *operation, const 
 
 /* The defaults: also while an anchor is stored beside the older ones, there are less than
  * four models besides the deltas. */
-static void test_long(void **state)
+TEST(test_long)
 {
-    (void)state;
     fixture x;
     dw_store *watched;
     dw_publish_options options = writing(0);
@@ -143,9 +142,8 @@ static void test_long(void **state)
 }
 
 /* Each version has a process of its own, which knows nothing of the one before. */
-static void test_processes(void **state)
+TEST(test_processes)
 {
-    (void)state;
     fixture x;
     dw_publish_options options = writing(0);
     fixture_open(&x, "mem:retain-processes", &options);
@@ -166,9 +164,8 @@ static void test_processes(void **state)
 
 /* Without version 0 in the stream the first anchor stays, and so does that of a restart:
  * nothing else leads to the versions after it. */
-static void test_needed(void **state)
+TEST(test_needed)
 {
-    (void)state;
     fixture x;
     dw_publish_options options = writing(4);
     options.first = DW_FIRST_BASE;
@@ -238,9 +235,8 @@ static void publish_meanwhile(meanwhile *m)
 
 /* While a joiner reads an anchor, newer ones come and that one goes; and the next one
  * that it takes, too. It arrives, from nothing or from a version far behind. */
-static void test_slow_joiner(void **state)
+TEST(test_slow_joiner)
 {
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         fixture x;
         char url[64];
@@ -303,9 +299,8 @@ static void other_meanwhile(meanwhile *m)
 
 /* One collection drops old versions, and the other one removes superseded anchors, one of
  * which is the floor that the first has picked. */
-static void test_two_collections(void **state)
+TEST(test_two_collections)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:retain-two", 14, 4, 2); /* anchors of 4, 8, 12; folds */
     for (unsigned i = 0; i < 2; i++) {
@@ -338,9 +333,8 @@ static void test_two_collections(void **state)
 
 /* A compactor that is killed at any instant, while it makes an anchor and removes what is
  * superseded: all versions are there, and the next one leaves nothing over. */
-static void test_killed(void **state)
+TEST(test_killed)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:retain-killed", 14, 4, 2);
     const store_fault kinds[] = {STORE_FAULT_FAIL, STORE_FAULT_LOST};
@@ -393,9 +387,8 @@ static void test_killed(void **state)
 
 /* The newest N stay, and at most about three times as many are stored; a follower behind
  * the floor joins again by an anchor. */
-static void test_keep(void **state)
+TEST(test_keep)
 {
-    (void)state;
     static const unsigned keeps[] = {1, 5, 12, 30};
     for (unsigned i = 0; i < sizeof keeps / sizeof *keeps; i++) {
         fixture x;
@@ -434,9 +427,8 @@ static void test_keep(void **state)
     }
 }
 
-static void test_keep_needs_anchors(void **state)
+TEST(test_keep_needs_anchors)
 {
-    (void)state;
     fixture x;
     dw_publish_options options = writing(4);
     fixture_open(&x, "mem:retain-needs", &options);
@@ -462,9 +454,8 @@ static store_fault deny(void *context, uint64_t n, const char *operation, const 
     return STORE_FAULT_DENY;
 }
 
-static void test_denied(void **state)
+TEST(test_denied)
 {
-    (void)state;
     fixture x;
     dw_store *store;
     unsigned n_asked = 0;
@@ -502,18 +493,4 @@ static void test_denied(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long),
-        cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_needed),
-        cmocka_unit_test(test_slow_joiner),
-        cmocka_unit_test(test_two_collections),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_keep_needs_anchors),
-        cmocka_unit_test(test_denied),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

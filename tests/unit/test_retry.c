@@ -1,15 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "net/retry.h"
 
-static void test_waits(void **state)
+TEST(test_waits)
 {
-    (void)state;
     dw_retry r;
     uint64_t wait;
     /* always the longest: threefold, up to 15 s */
@@ -33,9 +27,8 @@ static void test_waits(void **state)
     assert_false(dw_retry_again(&r, 0, 0, 0, &wait));
 }
 
-static void test_deadline(void **state)
+TEST(test_deadline)
 {
-    (void)state;
     dw_retry r;
     uint64_t wait;
     dw_retry_start(&r, 0, 1000, 50);
@@ -48,9 +41,8 @@ static void test_deadline(void **state)
     assert_int_equal(r.n_tries, 2);
 }
 
-static void test_server_wish(void **state)
+TEST(test_server_wish)
 {
-    (void)state;
     dw_retry r;
     uint64_t wait;
     dw_retry_start(&r, 0, 10000, 0);
@@ -63,9 +55,8 @@ static void test_server_wish(void **state)
     assert_false(dw_retry_again(&r, 0, 10000, 0, &wait));
 }
 
-static void test_judge(void **state)
+TEST(test_judge)
 {
-    (void)state;
     const struct {
         int status;
         const char *code;
@@ -94,9 +85,8 @@ static void test_judge(void **state)
                          cases[i].verdict);
 }
 
-static void test_retry_after(void **state)
+TEST(test_retry_after)
 {
-    (void)state;
     assert_int_equal(dw_retry_after_ms(NULL, 0), 0);
     assert_int_equal(dw_retry_after_ms("", 0), 0);
     assert_int_equal(dw_retry_after_ms("soon", 0), 0);
@@ -110,12 +100,4 @@ static void test_retry_after(void **state)
     assert_int_equal(dw_retry_after_ms(date, 200000), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits),       cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_server_wish), cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_retry_after),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

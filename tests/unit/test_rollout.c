@@ -3,16 +3,10 @@
 /* labels: threads */
 #include <dirent.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/clock.h"
 #include "deltawire/checkpoint.h"
@@ -393,9 +387,8 @@ static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
     return came;
 }
 
-static void test_every_call_fails(void **state)
+TEST(test_every_call_fails)
 {
-    (void)state;
     bed b;
     bed_make(&b);
     for (fault f = SILENT; f <= HALF_DONE; f++)
@@ -408,9 +401,8 @@ static void test_every_call_fails(void **state)
     bed_free(&b);
 }
 
-static void test_two_engines(void **state)
+TEST(test_two_engines)
 {
-    (void)state;
     bed b;
     bed_make(&b);
     for (fault f = NONE; f <= HALF_DONE; f++)
@@ -446,9 +438,8 @@ static void host_free(host *h)
 }
 
 /* Without faults each version is a patch, except at the first contact. */
-static void test_patches(void **state)
+TEST(test_patches)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -509,9 +500,8 @@ static void watch_phase(void *context, dw_phase phase, uint64_t version)
 }
 
 /* Each phase is announced once, before any engine sees it. */
-static void test_phases(void **state)
+TEST(test_phases)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -551,9 +541,8 @@ static void test_phases(void **state)
 
 /* An engine that has taken an update over is resumed while another one is still updating.
  */
-static void test_slow_update(void **state)
+TEST(test_slow_update)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -586,9 +575,8 @@ static void test_slow_update(void **state)
 }
 
 /* A sync waits for an engine that is away, or leaves it out after a while. */
-static void test_away(void **state)
+TEST(test_away)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -627,9 +615,8 @@ static void test_away(void **state)
 
 /* The resume of one engine is lost while the other one is away and a step is prepared.
  * The step cannot go on, but the engine that is there serves again. */
-static void test_resume_lost(void **state)
+TEST(test_resume_lost)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -691,9 +678,8 @@ static void follow_patiently(dw_rollout *r, uint64_t goal)
 /* The first of two engines hangs in a pause. The other one is not paused because of it.
  * If the first does not read the directory, the other gets its versions meanwhile;
  * otherwise it keeps the one it has. */
-static void test_hang(void **state)
+TEST(test_hang)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -756,9 +742,8 @@ static void test_hang(void **state)
 /* An engine that reads the directory in place hangs for longer than patience_ms, and the
  * weights change. When it pauses at last, it may have a mix of two versions: it is not
  * resumed, not even by the close. */
-static void test_hang_in_place(void **state)
+TEST(test_hang_in_place)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -805,9 +790,8 @@ static void test_hang_in_place(void **state)
 /* The first of two engines freezes. The other one gets its versions when the patience is
  * over, and then no version waits for the frozen one: it is asked apart from the others.
  * When it wakes, it loads the newest version whole. */
-static void test_frozen(void **state)
+TEST(test_frozen)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -862,9 +846,8 @@ static void test_frozen(void **state)
 
 /* An engine that was left out because it was frozen ends. The next process starts from
  * the directory, so that waits for it. */
-static void test_left_out_ends(void **state)
+TEST(test_left_out_ends)
 {
-    (void)state;
     bed b;
     host h;
     dw_rollout_options options;
@@ -918,9 +901,8 @@ static void kill_after_commit(const bed *b, const char *dir, uint64_t version)
 
 /* Without the store, the step of a killed process is still finished, and the engines that
  * it left paused serve it. */
-static void test_open_without_store(void **state)
+TEST(test_open_without_store)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -1052,9 +1034,8 @@ static void spoil_weights(const char *dir)
 /* A process was killed after it prepared a version, and its patch was damaged. No engine
  * is paused for it, and one that the killed process left paused is resumed if its weights
  * are whole: its own, or those of the directory. */
-static void test_damaged_patch(void **state)
+TEST(test_damaged_patch)
 {
-    (void)state;
     bed b;
     dw_error err = {0};
     bed_make(&b);
@@ -1103,22 +1084,4 @@ static int make_dir_in_memory(void **state)
     return mkdtemp(temp_dir) ? 0 : temp_dir_make(state);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_two_engines),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_hang_in_place),
-        cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_left_out_ends),
-        cmocka_unit_test(test_away),
-        cmocka_unit_test(test_open_without_store),
-        cmocka_unit_test(test_phases),
-        cmocka_unit_test(test_slow_update),
-        cmocka_unit_test(test_resume_lost),
-        cmocka_unit_test(test_damaged_patch),
-    };
-    return cmocka_run_group_tests(tests, make_dir_in_memory, temp_dir_remove);
-}
+RUN_TESTS(make_dir_in_memory, temp_dir_remove)

@@ -1,11 +1,7 @@
 /* The S3 driver with replies that a real server gives only in trouble. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/error.h"
 #include "base/clock.h"
@@ -83,9 +79,8 @@ static dw_status put(dw_put_mode mode)
 
 /* ---- reading ---- */
 
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 3-6/10\r\n", 4) "defg",
           HEAD("206 Partial Content", "content-range:bytes 8-9/10\r\n", 2) "ij",
           EMPTY("416 Range Not Satisfiable"),
@@ -106,9 +101,8 @@ static void test_ranges(void **state)
     end();
 }
 
-static void test_wrong_ranges(void **state)
+TEST(test_wrong_ranges)
 {
-    (void)state;
     BEGIN(HEAD("206 Partial Content", "Content-Range: bytes 0-3/10\r\n", 4) "abcd",
           HEAD("206 Partial Content", "", 4) "defg",
           HEAD("206 Partial Content", "Content-Range: bytes 3-7/10\r\n", 5) "defgh",
@@ -128,9 +122,8 @@ static void test_wrong_ranges(void **state)
 }
 
 /* The received part of a broken reply is kept, and the rest is requested. */
-static void test_resume(void **state)
+TEST(test_resume)
 {
-    (void)state;
     BEGIN("HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Length: 6\r\n"
           "Content-Range: bytes 3-8/10\r\n\r\ndef",
           HEAD("206 Partial Content", "Content-Range: bytes 6-8/10\r\n", 3) "ghi");
@@ -139,9 +132,8 @@ static void test_resume(void **state)
     end();
 }
 
-static void test_redirects(void **state)
+TEST(test_redirects)
 {
-    (void)state;
     static char to_self[256], reply[512];
     static scripted_server cdn;
     const char *const cdn_replies[] = {
@@ -171,9 +163,8 @@ static void test_redirects(void **state)
     end();
 }
 
-static void test_403_of_the_missing(void **state)
+TEST(test_403_of_the_missing)
 {
-    (void)state;
     const char *const replies[] = {
         ERROR_OF("403 Forbidden", "AccessDenied"),
         "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult><Contents>"
@@ -196,9 +187,8 @@ static void test_403_of_the_missing(void **state)
 /* ---- writing ---- */
 
 #define OK_TEXT(text) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" text
-static void test_put_replies(void **state)
+TEST(test_put_replies)
 {
-    (void)state;
     BEGIN(STORED, EMPTY("412 Precondition Failed"), HEAD("200 OK", "", 7),
           /* 409: others write it. It tries again, and then checks who has won */
           ERROR_OF("409 Conflict", "ConditionalRequestConflict"), STORED,
@@ -228,9 +218,8 @@ static void test_put_replies(void **state)
 }
 
 /* A reply that does not show what became of the object is not believed. */
-static void test_put_is_not_believed(void **state)
+TEST(test_put_is_not_believed)
 {
-    (void)state;
     /* an error after '200 OK' */
     BEGIN(ERROR_OF("200 OK", "InternalError"), STORED, ERROR_OF("200 OK", "SlowDown"),
           STORED, ERROR_OF("200 OK", "AccessDenied"), ERROR_OF("200 OK", "ExpiredToken"));
@@ -282,9 +271,8 @@ static dw_status put_large(dw_put_mode mode)
     return status;
 }
 
-static void test_upload_replies(void **state)
+TEST(test_upload_replies)
 {
-    (void)state;
     /* an error after '200 OK' counts as an error; the upload is removed */
     BEGIN(UPLOAD_ID, PART, PART, PART,
           OK_TEXT("\n\n<?xml version=\"1.0\"?><Error><Code>InvalidPart</Code></Error>"),
@@ -442,9 +430,8 @@ static int give_up(void *n_asked, uint64_t n_done, uint64_t n_total)
 }
 
 /* While an anchor uploads, as slowly as can be, a version still gets a buffer. */
-static void test_version_beside_anchor(void **state)
+TEST(test_version_beside_anchor)
 {
-    (void)state;
     gated = (gated_server){.lock = PTHREAD_MUTEX_INITIALIZER,
                            .changed = PTHREAD_COND_INITIALIZER};
     gated.fd = script_listen(gated.endpoint);
@@ -492,9 +479,8 @@ static void test_version_beside_anchor(void **state)
         pthread_join(gated.connections[i], NULL);
 }
 
-static void test_conditional_is_kept(void **state)
+TEST(test_conditional_is_kept)
 {
-    (void)state;
     bool conditional;
     BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"),
           ERROR_OF("501 Not Implemented", "NotImplemented"), STORED);
@@ -506,9 +492,8 @@ static void test_conditional_is_kept(void **state)
     end();
 }
 
-static void test_conditional(void **state)
+TEST(test_conditional)
 {
-    (void)state;
     bool conditional;
     BEGIN(EMPTY("200 OK"), EMPTY("412 Precondition Failed"), EMPTY("204 No Content"));
     expect(DW_OK, dw_store_conditional(store, &conditional, &err));
@@ -539,9 +524,8 @@ static void test_conditional(void **state)
 
 /* ---- another time, another place ---- */
 
-static void test_clock(void **state)
+TEST(test_clock)
 {
-    (void)state;
     /* the server's clock is a year ahead; the reply to HEAD has no body with the code */
     time_t later = time(NULL) + 365 * 86400;
     struct tm t;
@@ -568,9 +552,8 @@ static void test_clock(void **state)
     end();
 }
 
-static void test_region(void **state)
+TEST(test_region)
 {
-    (void)state;
     BEGIN(HEAD("301 Moved", "x-amz-bucket-region: eu-west-9\r\n", 0),
           HEAD("200 OK", "", 3), HEAD("200 OK", "", 3),
           HEAD("301 Moved", "x-amz-bucket-region: evil.example/\r\n", 0));
@@ -623,9 +606,8 @@ static void open_with(dw_status (*credentials)(void *, dw_credentials *, dw_erro
 }
 
 /* A refused request stays refused if no new keys come. */
-static void test_keys_fail_silently(void **state)
+TEST(test_keys_fail_silently)
 {
-    (void)state;
     const char *const replies[] = {ERROR_OF("400 Bad Request", "ExpiredToken")};
     unsigned n_calls = 0;
     script_start(&server, replies, 1);
@@ -638,9 +620,8 @@ static void test_keys_fail_silently(void **state)
     end();
 }
 
-static void test_keys_are_renewed(void **state)
+TEST(test_keys_are_renewed)
 {
-    (void)state;
     const char *const replies[] = {STORED, ERROR_OF("400 Bad Request", "ExpiredToken"),
                                    STORED, ERROR_OF("400 Bad Request", "RequestExpired")};
     unsigned n_calls = 0;
@@ -657,9 +638,8 @@ static void test_keys_are_renewed(void **state)
     end();
 }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
     BEGIN(ERROR_OF("403 Forbidden", "SignatureDoesNotMatch"),
           ERROR_OF("403 Forbidden", "InvalidAccessKeyId"),
           ERROR_OF("400 Bad Request", "InvalidRequest"),
@@ -689,9 +669,8 @@ static void test_errors(void **state)
 }
 
 /* A missing bucket differs from a missing object, and HEAD cannot distinguish them. */
-static void test_no_bucket(void **state)
+TEST(test_no_bucket)
 {
-    (void)state;
     BEGIN(EMPTY("404 Not Found"), ERROR_OF("404 Not Found", "NoSuchBucket"));
     expect(DW_UNAVAILABLE, dw_store_stat(store, "k", NULL, NULL, &err));
     assert_non_null(strstr(err.text, "there is no bucket 'bucket'. Create it"));
@@ -704,9 +683,8 @@ static void test_no_bucket(void **state)
 }
 
 /* The error of a wrong URL names the right form. */
-static void test_bad_names(void **state)
+TEST(test_bad_names)
 {
-    (void)state;
     const dw_store_options options = {.struct_bytes = sizeof options,
                                       .endpoint = "http://127.0.0.1:9",
                                       .region = "x",
@@ -731,9 +709,8 @@ static char *long_reply(const char *head, char fill, size_t n)
     return reply;
 }
 
-static void test_no_end(void **state)
+TEST(test_no_end)
 {
-    (void)state;
     char *body = long_reply("HTTP/1.1 404 No\r\nConnection: close\r\n\r\n", 'x', 4 << 20);
     char *head = long_reply("HTTP/1.1 200 OK\r\nConnection: close\r\nx: ", 'y', 90000);
     BEGIN(body, head, ERROR_OF("404 Not Found", "NoSuchKey"));
@@ -744,9 +721,8 @@ static void test_no_end(void **state)
 }
 
 /* What is no answer is asked for again. A status that makes no sense is named. */
-static void test_no_http(void **state)
+TEST(test_no_http)
 {
-    (void)state;
     char *line = long_reply("HTTP/1.1 200 OK\r\nConnection: close\r\nx: ", 'y', 400000);
     BEGIN("SSH-2.0-OpenSSH_9.2\r\nConnection: close\r\n\r\n", line, STORED);
     expect(DW_OK, put(DW_PUT_REPLACE));
@@ -772,9 +748,8 @@ static dw_status count_entry(void *context, const dw_store_entry *entry, dw_erro
     return DW_OK;
 }
 
-static void test_list(void **state)
+TEST(test_list)
 {
-    (void)state;
     unsigned n = 0;
     BEGIN(OK_TEXT("<ListBucketResult><IsTruncated>true</IsTruncated>"
                   "<NextContinuationToken>t/1</NextContinuationToken>"
@@ -796,9 +771,8 @@ static void test_list(void **state)
 }
 
 /* An error, a page of a proxy and a part of a list are no lists. */
-static void test_list_again(void **state)
+TEST(test_list_again)
 {
-    (void)state;
     unsigned n = 0;
     BEGIN(ERROR_OF("200 OK", "InternalError"),
           OK_TEXT("<ListBucketResult><Contents><Key>pre/a</Key><Size>1</Size>"),
@@ -815,9 +789,8 @@ static void test_list_again(void **state)
     end();
 }
 
-static void test_list_out_of_order(void **state)
+TEST(test_list_out_of_order)
 {
-    (void)state;
     unsigned n = 0;
     BEGIN(OK_TEXT("<ListBucketResult>"
                   "<Contents><Key>pre/b</Key><Size>1</Size></Contents>"
@@ -829,9 +802,8 @@ static void test_list_out_of_order(void **state)
     end();
 }
 
-static void test_content_range(void **state)
+TEST(test_content_range)
 {
-    (void)state;
     uint64_t first, last, total;
     assert_true(dw_http_parse_content_range("bytes 5-9/20", &first, &last, &total));
     assert_true(first == 5 && last == 9 && total == 20);
@@ -855,31 +827,5 @@ static void test_content_range(void **state)
 int main(void)
 {
     unsetenv("http_proxy");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_wrong_ranges),
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_redirects),
-        cmocka_unit_test(test_403_of_the_missing),
-        cmocka_unit_test(test_put_replies),
-        cmocka_unit_test(test_put_is_not_believed),
-        cmocka_unit_test(test_upload_replies),
-        cmocka_unit_test(test_conditional),
-        cmocka_unit_test(test_version_beside_anchor),
-        cmocka_unit_test(test_conditional_is_kept),
-        cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_region),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_keys_are_renewed),
-        cmocka_unit_test(test_keys_fail_silently),
-        cmocka_unit_test(test_no_bucket),
-        cmocka_unit_test(test_bad_names),
-        cmocka_unit_test(test_no_end),
-        cmocka_unit_test(test_no_http),
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_list_again),
-        cmocka_unit_test(test_list_out_of_order),
-        cmocka_unit_test(test_content_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

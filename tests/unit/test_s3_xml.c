@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/mem.h"
 #include "failing_allocator.h"
@@ -22,9 +14,8 @@ static bool parse_error(dw_s3_error *out, const char *xml)
     return dw_s3_error_parse(out, xml, strlen(xml));
 }
 
-static void test_error(void **state)
+TEST(test_error)
 {
-    (void)state;
     dw_s3_error e;
     assert_true(parse_error(&e, DECLARATION
                             "<Error><Code>NoSuchKey</Code><Message>The &lt;key&gt; is "
@@ -47,9 +38,8 @@ static void test_error(void **state)
     assert_string_equal(e.code, "");
 }
 
-static void test_not_an_error(void **state)
+TEST(test_not_an_error)
 {
-    (void)state;
     dw_s3_error e;
     assert_false(parse_error(&e, ""));
     assert_false(parse_error(&e, "   "));
@@ -62,9 +52,8 @@ static void test_not_an_error(void **state)
     assert_string_equal(e.code, "");
 }
 
-static void test_long_error_is_cut(void **state)
+TEST(test_long_error_is_cut)
 {
-    (void)state;
     char *xml = malloc(40000);
     assert_non_null(xml);
     strcpy(xml, "<Error><Code>");
@@ -98,9 +87,8 @@ static const char two_objects[] =
                 "<CommonPrefixes><Prefix>q/</Prefix></CommonPrefixes>"
                 "</ListBucketResult>";
 
-static void test_list(void **state)
+TEST(test_list)
 {
-    (void)state;
     dw_s3_list_page page;
     assert_int_equal(parse_list(&page, two_objects, NULL), DW_OK);
     assert_int_equal(page.n_entries, 2);
@@ -117,9 +105,8 @@ static void test_list(void **state)
     dw_s3_list_page_release(&page); /* twice does no harm */
 }
 
-static void test_list_empty(void **state)
+TEST(test_list_empty)
 {
-    (void)state;
     dw_s3_list_page page;
     assert_int_equal(parse_list(&page, "<ListBucketResult/>", NULL), DW_OK);
     assert_int_equal(page.n_entries, 0);
@@ -128,9 +115,8 @@ static void test_list_empty(void **state)
     dw_s3_list_page_release(&page);
 }
 
-static void test_list_url_encoded(void **state)
+TEST(test_list_url_encoded)
 {
-    (void)state;
     dw_s3_list_page page;
     assert_int_equal(parse_list(&page,
                                 "<ListBucketResult><Contents><Key>a%2Fb+c%2B%c3%BC</Key>"
@@ -158,9 +144,8 @@ static int64_t time_of(const char *text)
     return ms;
 }
 
-static void test_times(void **state)
+TEST(test_times)
 {
-    (void)state;
     assert_int_equal(time_of("2026-11-15T05:20:59.123Z"), 1794720059123);
     assert_int_equal(time_of("2026-11-15T05:20:59.5Z"), 1794720059500);
     assert_int_equal(time_of("2026-11-15T05:20:59.123456789Z"), 1794720059123);
@@ -187,9 +172,8 @@ static void assert_bad_list(const char *xml, const char *word)
     assert_null(page.next_token);
 }
 
-static void test_bad_lists(void **state)
+TEST(test_bad_lists)
 {
-    (void)state;
     assert_bad_list("", "not XML");
     assert_bad_list("<html/>", "is a <html>, not a <ListBucketResult>");
     assert_bad_list("<ListBucketResult><Contents><Key>k</Key>", "not XML");
@@ -217,9 +201,8 @@ static void test_bad_lists(void **state)
     }
 }
 
-static void test_entities_are_refused(void **state)
+TEST(test_entities_are_refused)
 {
-    (void)state;
     assert_bad_list("<!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]>"
                     "<ListBucketResult>&b;</ListBucketResult>",
                     "document type");
@@ -243,9 +226,8 @@ static char *repeat(const char *head, const char *unit, size_t n, const char *ta
     return text;
 }
 
-static void test_bounds(void **state)
+TEST(test_bounds)
 {
-    (void)state;
     static const char entry[] = "<Contents><Key>k</Key></Contents>";
     char *xml =
         repeat("<ListBucketResult>", entry, DW_S3_PAGE_ENTRIES, "</ListBucketResult>");
@@ -284,9 +266,8 @@ static void test_bounds(void **state)
 
 /* ---- multipart ---- */
 
-static void test_complete_result(void **state)
+TEST(test_complete_result)
 {
-    (void)state;
     const char *const results[] = {
         "<CompleteMultipartUploadResult/>",
         "\n \n<?xml version=\"1.0\"?><CompleteMultipartUploadResult xmlns=\"x\">"
@@ -309,9 +290,8 @@ static void test_complete_result(void **state)
             DW_CORRUPT);
 }
 
-static void test_upload_id(void **state)
+TEST(test_upload_id)
 {
-    (void)state;
     static const char good[] = DECLARATION
         "<InitiateMultipartUploadResult" NAMESPACE "><Bucket>b</Bucket><Key>k</Key>"
         "<UploadId>2~a&amp;b</UploadId></InitiateMultipartUploadResult>";
@@ -332,9 +312,8 @@ static void test_upload_id(void **state)
     }
 }
 
-static void test_complete(void **state)
+TEST(test_complete)
 {
-    (void)state;
     char *etags[] = {"\"a\"", "<&>"};
     dw_writer out = {0};
     dw_s3_complete_write(&out, etags, 2);
@@ -368,9 +347,8 @@ static dw_status upload_id_once(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(list_once, NULL);
     fail_every_allocation(upload_id_once, NULL);
     failing_allocator a;
@@ -381,23 +359,4 @@ static void test_no_memory(void **state)
     assert_true(is_error); /* it must not be taken for success */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error),
-        cmocka_unit_test(test_not_an_error),
-        cmocka_unit_test(test_long_error_is_cut),
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_list_empty),
-        cmocka_unit_test(test_list_url_encoded),
-        cmocka_unit_test(test_times),
-        cmocka_unit_test(test_bad_lists),
-        cmocka_unit_test(test_entities_are_refused),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_upload_id),
-        cmocka_unit_test(test_complete_result),
-        cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

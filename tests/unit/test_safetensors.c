@@ -1,13 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/mem.h"
 #include "failing_allocator.h"
@@ -37,9 +30,8 @@ static uint8_t *read_golden(const char *name, size_t *n_bytes)
     return bytes;
 }
 
-static void test_golden_files(void **state)
+TEST(test_golden_files)
 {
-    (void)state;
     FILE *f = fopen(golden_path("expected.txt"), "r");
     assert_non_null(f);
     char line[1024];
@@ -75,9 +67,8 @@ static void test_golden_files(void **state)
     assert_true(n_files > 50);
 }
 
-static void test_scalar_and_empty(void **state)
+TEST(test_scalar_and_empty)
 {
-    (void)state;
     size_t n_bytes;
     dw_safetensors file;
     dw_error err;
@@ -101,9 +92,8 @@ static void test_scalar_and_empty(void **state)
     free(bytes);
 }
 
-static void test_metadata_lookup(void **state)
+TEST(test_metadata_lookup)
 {
-    (void)state;
     size_t n_bytes;
     dw_safetensors file;
     uint8_t *bytes = read_golden("good_metadata_only.safetensors", &n_bytes);
@@ -147,9 +137,8 @@ static uint8_t *make_sample(size_t *n_bytes)
     return w.bytes;
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     size_t n_bytes;
     uint8_t *bytes = make_sample(&n_bytes);
     dw_safetensors file;
@@ -173,9 +162,8 @@ static void test_round_trip(void **state)
     dw_free(bytes);
 }
 
-static void test_header_text(void **state)
+TEST(test_header_text)
 {
-    (void)state;
     static const char expected[] =
         "{\"__metadata__\":{\"format\":\"pt\",\"k\\t\":\"v\\u001f\"},"
         "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
@@ -192,9 +180,8 @@ static void test_header_text(void **state)
     dw_free(bytes);
 }
 
-static void test_every_truncation(void **state)
+TEST(test_every_truncation)
 {
-    (void)state;
     size_t n_bytes;
     uint8_t *bytes = make_sample(&n_bytes);
     for (size_t n = 0; n < n_bytes; n++) {
@@ -219,9 +206,8 @@ static void touch_tensors(const dw_safetensors *file, const uint8_t *end)
     }
 }
 
-static void test_every_bit_flip(void **state)
+TEST(test_every_bit_flip)
 {
-    (void)state;
     size_t n_bytes;
     uint8_t *bytes = make_sample(&n_bytes);
     for (size_t bit = 0; bit < (n_bytes - N_DATA) * 8; bit++) {
@@ -256,9 +242,8 @@ static dw_status write_sample(dw_error *err)
     return status;
 }
 
-static void test_allocation_failures(void **state)
+TEST(test_allocation_failures)
 {
-    (void)state;
     sample_bytes = make_sample(&n_sample_bytes);
     fail_every_allocation(parse_sample, NULL);
     fail_every_allocation(write_sample, NULL);
@@ -274,9 +259,8 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void test_many_tensors(void **state)
+TEST(test_many_tensors)
 {
-    (void)state;
     enum { n = 100000 };
     dw_tensor *tensors = calloc(n, sizeof *tensors);
     char(*names)[48] = calloc(n, sizeof *names);
@@ -310,9 +294,8 @@ static void test_many_tensors(void **state)
     free(tensors);
 }
 
-static void test_header_over_limit(void **state)
+TEST(test_header_over_limit)
 {
-    (void)state;
     size_t n_name = DW_SAFETENSORS_MAX_HEADER;
     char *name = malloc(n_name + 1);
     memset(name, 'n', n_name);
@@ -338,9 +321,8 @@ static void assert_header_refused(dw_tensor tensor, const char *text)
     dw_writer_release(&w);
 }
 
-static void test_unwritable_tensors(void **state)
+TEST(test_unwritable_tensors)
 {
-    (void)state;
     static const uint64_t dims_huge[] = {UINT64_MAX, 2};
     static const uint64_t dims_3[] = {3};
     assert_header_refused(
@@ -365,20 +347,4 @@ static void test_unwritable_tensors(void **state)
     dw_writer_release(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_files),
-        cmocka_unit_test(test_scalar_and_empty),
-        cmocka_unit_test(test_metadata_lookup),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_header_text),
-        cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_every_bit_flip),
-        cmocka_unit_test(test_allocation_failures),
-        cmocka_unit_test(test_many_tensors),
-        cmocka_unit_test(test_header_over_limit),
-        cmocka_unit_test(test_unwritable_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -2,20 +2,13 @@
 /* Files that shrink while they are mapped: each case runs in a child, which must end by
  * itself, after an error that names the file. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
 #include "unit/temp_dir.h"
@@ -507,9 +500,8 @@ static void assert_survives(void (*child)(void))
 }
 
 #define SHRINK_TEST(name)                                                                \
-    static void test_##name(void **state)                                                \
+    TEST(test_##name)                                                                    \
     {                                                                                    \
-        (void)state;                                                                     \
         assert_survives(name);                                                           \
     }
 
@@ -535,29 +527,6 @@ static void no_handlers(void)
     CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
 }
 
-static void test_no_handlers(void **state)
-{
-    (void)state;
-    assert_survives(no_handlers);
-}
+SHRINK_TEST(no_handlers)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diff_new),
-        cmocka_unit_test(test_diff_old),
-        cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_copy_checkpoint),
-        cmocka_unit_test(test_shrinking_delta),
-        cmocka_unit_test(test_publish_checkpoint),
-        cmocka_unit_test(test_publish_baseline),
-        cmocka_unit_test(test_baseline_control),
-        cmocka_unit_test(test_follow),
-        cmocka_unit_test(test_follow_at_the_stores),
-        cmocka_unit_test(test_follow_staged_file),
-        cmocka_unit_test(test_control_block),
-        cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_no_handlers),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

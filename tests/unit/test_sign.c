@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -36,9 +28,8 @@ static dw_sign_key *key_of_seed(const uint8_t seed[32])
 }
 
 /* RFC 8032, section 7.1, tests 1 to 3. */
-static void test_rfc_8032(void **state)
+TEST(test_rfc_8032)
 {
-    (void)state;
     static const struct {
         const char *seed, *public_key, *message, *signature;
     } vectors[] = {
@@ -76,9 +67,8 @@ static void test_rfc_8032(void **state)
     }
 }
 
-static void test_wrong_signatures(void **state)
+TEST(test_wrong_signatures)
 {
-    (void)state;
     static const char text[] = "version 17";
     uint8_t seed[32] = {1}, other_seed[32] = {2}, public_key[32], other_key[32], made[64];
     dw_sign_key *key = key_of_seed(seed), *other = key_of_seed(other_seed);
@@ -103,9 +93,8 @@ static void test_wrong_signatures(void **state)
     dw_sign_key_close(NULL);
 }
 
-static void test_create(void **state)
+TEST(test_create)
 {
-    (void)state;
     char text[DW_PUBLIC_KEY_TEXT], again[DW_PUBLIC_KEY_TEXT];
     uint8_t public_key[32], read[32];
     struct stat st;
@@ -147,9 +136,8 @@ static void test_create(void **state)
 }
 
 /* `openssl pkey` reads the file and finds the same public key. */
-static void test_openssl_reads_it(void **state)
+TEST(test_openssl_reads_it)
 {
-    (void)state;
     if (system("command -v openssl >/dev/null") != 0)
         skip();
     char text[DW_PUBLIC_KEY_TEXT], command[1024], digits[65];
@@ -176,9 +164,8 @@ static void expect_open_fails(const char *path, dw_status wanted)
     assert_int_equal(ERR_peek_error(), 0);
 }
 
-static void test_open_refuses(void **state)
+TEST(test_open_refuses)
 {
-    (void)state;
     static const mode_t open_modes[] = {0640, 0604, 0620, 0602, 0644, 0777};
     char text[DW_PUBLIC_KEY_TEXT];
     const char *path = temp_path("modes.pem");
@@ -212,9 +199,8 @@ static void test_open_refuses(void **state)
 }
 
 /* Another type of key, and one with a password: nobody is asked for it. */
-static void test_open_refuses_other_keys(void **state)
+TEST(test_open_refuses_other_keys)
 {
-    (void)state;
     if (system("command -v openssl >/dev/null") != 0)
         skip();
     char command[1024];
@@ -231,9 +217,8 @@ static void test_open_refuses_other_keys(void **state)
     expect_open_fails(path, DW_CORRUPT);
 }
 
-static void test_public_keys(void **state)
+TEST(test_public_keys)
 {
-    (void)state;
     static const char good[] =
         "deltawire-key:d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
     static const char *const bad[] = {
@@ -282,25 +267,11 @@ static dw_status open_and_close(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     char text[DW_PUBLIC_KEY_TEXT];
     assert_int_equal(dw_sign_key_create(temp_path("memory.pem"), text, NULL), DW_OK);
     fail_every_allocation(open_and_close, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rfc_8032),
-        cmocka_unit_test(test_wrong_signatures),
-        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_openssl_reads_it),
-        cmocka_unit_test(test_open_refuses),
-        cmocka_unit_test(test_open_refuses_other_keys),
-        cmocka_unit_test(test_public_keys),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,14 +1,7 @@
 /* Signature Version 4 against the examples that Amazon published: those of the S3
  * documentation ("Signature Calculations for the Authorization Header") and some of the
  * aws-sig-v4-test-suite. tests/interop/test_sigv4.py compares with botocore. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "store/sigv4.h"
@@ -47,9 +40,8 @@ static void assert_authorization(const dw_sigv4_request *request, const char *ex
     dw_writer_release(&out);
 }
 
-static void test_get_object(void **state)
+TEST(test_get_object)
 {
-    (void)state;
     dw_sigv4_request r = example_request();
     r.path = "/test.txt";
     r.headers = (dw_sigv4_header[]){{"range", "bytes=0-9"}};
@@ -59,9 +51,8 @@ static void test_get_object(void **state)
                   "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
 }
 
-static void test_put_object(void **state)
+TEST(test_put_object)
 {
-    (void)state;
     dw_writer path = {0};
     dw_percent_encode(&path, "/test$file.text", true);
     dw_write_u8(&path, 0);
@@ -79,9 +70,8 @@ static void test_put_object(void **state)
     dw_writer_release(&path);
 }
 
-static void test_get_bucket_lifecycle(void **state)
+TEST(test_get_bucket_lifecycle)
 {
-    (void)state;
     dw_sigv4_request r = example_request();
     r.query = "lifecycle";
     assert_authorization(
@@ -89,9 +79,8 @@ static void test_get_bucket_lifecycle(void **state)
                   "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
 }
 
-static void test_list_objects(void **state)
+TEST(test_list_objects)
 {
-    (void)state;
     dw_sigv4_request r = example_request();
     r.query = "prefix=J&max-keys=2"; /* to be sorted */
     assert_authorization(
@@ -116,9 +105,8 @@ static void assert_suite_signature(const char *path, const char *query,
     dw_writer_release(&request);
 }
 
-static void test_suite(void **state)
+TEST(test_suite)
 {
-    (void)state;
     /* get-vanilla */
     assert_suite_signature(
         "/", "", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31");
@@ -154,9 +142,8 @@ static void assert_canonical(const char *query, const char *value, const char *e
     dw_writer_release(&out);
 }
 
-static void test_canonical_form(void **state)
+TEST(test_canonical_form)
 {
-    (void)state;
     assert_canonical("", "", "M\n/p\n\nh:\n\nh\nx");
     assert_canonical("", " \ta  b\t c ", "M\n/p\n\nh:a b c\n\nh\nx");
     /* by name first, though '-' and '.' sort before '=' */
@@ -164,9 +151,8 @@ static void test_canonical_form(void **state)
                      "M\n/p\n=&a=1&a=1=0&a=2&a-b=1&a.c=\nh:v\n\nh\nx");
 }
 
-static void test_percent_encode(void **state)
+TEST(test_percent_encode)
 {
-    (void)state;
     dw_writer out = {0};
     dw_percent_encode(&out, "aZ09-._~/ +%=&\xff", false);
     dw_percent_encode(&out, "a/b c", true);
@@ -175,9 +161,8 @@ static void test_percent_encode(void **state)
     dw_writer_release(&out);
 }
 
-static void test_session_token_is_signed(void **state)
+TEST(test_session_token_is_signed)
 {
-    (void)state;
     dw_sigv4_request r = example_request();
     dw_sigv4_credentials keys = example_keys;
     keys.session_token = "the-token";
@@ -207,9 +192,8 @@ static void assert_refused(const dw_sigv4_request *r, dw_sigv4_credentials keys,
     dw_writer_release(&out);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     dw_sigv4_request r = example_request();
     assert_refused(&r, (dw_sigv4_credentials){"hush\n", "s", NULL}, "access key id");
     assert_refused(&r, (dw_sigv4_credentials){"a", "hush ", NULL}, "secret access key");
@@ -234,25 +218,9 @@ static dw_status sign_once(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(sign_once, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_get_object),
-        cmocka_unit_test(test_put_object),
-        cmocka_unit_test(test_get_bucket_lifecycle),
-        cmocka_unit_test(test_list_objects),
-        cmocka_unit_test(test_suite),
-        cmocka_unit_test(test_canonical_form),
-        cmocka_unit_test(test_percent_encode),
-        cmocka_unit_test(test_session_token_is_signed),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

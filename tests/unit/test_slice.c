@@ -1,12 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/digest.h"
 #include "codec/slice.h"
@@ -16,9 +9,8 @@
 #include "inner.h"
 
 /* The shares add up wherever bytes are cut. */
-static void test_shares_of_bytes(void **state)
+TEST(test_shares_of_bytes)
 {
-    (void)state;
     enum { N = 30000 };
     uint8_t *bytes = malloc(N);
     for (size_t i = 0; i < N; i++)
@@ -42,9 +34,8 @@ static void test_shares_of_bytes(void **state)
 }
 
 /* A share far inside a tensor equals the digest of the tensor with zeros before it. */
-static void test_share_far_inside(void **state)
+TEST(test_share_far_inside)
 {
-    (void)state;
     enum { N = 9u << 20 };
     uint8_t *bytes = calloc(N, 1);
     const size_t firsts[] = {1, 4095, 4096, 4097, 4 << 20, (4 << 20) + 3, 8999999};
@@ -71,9 +62,8 @@ static dw_digest *digests_of(const dw_tensor *tensors, size_t n)
 }
 
 /* state = floor + shares, for every element type and cuts at any element. */
-static void test_state_of_parts(void **state)
+TEST(test_state_of_parts)
 {
-    (void)state;
     for (unsigned round = 0; round < 40; round++) {
         model m = model_random(false);
         cut c = cut_random(&m);
@@ -104,9 +94,8 @@ static void test_state_of_parts(void **state)
 }
 
 /* A delta of slices carries shares and can be staged, in every codec. */
-static void test_deltas_of_slices(void **state)
+TEST(test_deltas_of_slices)
 {
-    (void)state;
     for (unsigned round = 0; round < 30; round++) {
         const dw_codec codec = (dw_codec)(round % 3);
         model base = model_random(codec != DW_CODEC_CLASS);
@@ -163,9 +152,8 @@ static void test_deltas_of_slices(void **state)
     }
 }
 
-static void test_names_and_shapes(void **state)
+TEST(test_names_and_shapes)
 {
-    (void)state;
     model m = model_new(3);
     static const uint64_t d[] = {4, 5}, none[] = {0};
     model_set(&m, 0, "w", DW_BF16, 2, d, 0);
@@ -194,9 +182,8 @@ static void test_names_and_shapes(void **state)
     model_free(&m);
 }
 
-static void test_units(void **state)
+TEST(test_units)
 {
-    (void)state;
     static const uint64_t d[] = {16};
     static const struct {
         dw_dtype dtype;
@@ -209,9 +196,8 @@ static void test_units(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     model m = model_new(4);
     static const uint64_t d[] = {4, 5}, none[] = {0};
     model_set(&m, 0, "w", DW_BF16, 2, d, 0);
@@ -280,9 +266,8 @@ static dw_status open_two(dw_error *err)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     static const uint64_t d[] = {10};
     small = model_new(1);
     model_set(&small, 0, "w", DW_BF16, 1, d, 0);
@@ -290,13 +275,4 @@ static void test_no_memory(void **state)
     model_free(&small);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares_of_bytes),  cmocka_unit_test(test_share_far_inside),
-        cmocka_unit_test(test_state_of_parts),   cmocka_unit_test(test_deltas_of_slices),
-        cmocka_unit_test(test_names_and_shapes), cmocka_unit_test(test_units),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

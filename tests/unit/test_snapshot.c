@@ -2,16 +2,11 @@
  * after its death, without write access, and with replaced files. */
 /* labels: threads */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/follow.h"
 #include "unit/stream_kit.h"
@@ -90,9 +85,8 @@ static bool is_version(const dw_snapshot_view *view, uint64_t version)
            kit_same(&k, view->tensors, view->n_tensors, k.copies[version_log[version]]);
 }
 
-static void test_nothing_there(void **state)
+TEST(test_nothing_there)
 {
-    (void)state;
     open_fails(temp_path("nowhere"), DW_NOT_FOUND, "no follower keeps weights here");
     open_fails(temp_dir, DW_NOT_FOUND, "no follower keeps weights here");
     dw_follower *f = follow("empty");
@@ -115,9 +109,8 @@ static void test_nothing_there(void **state)
     dw_snapshot_close(NULL);
 }
 
-static void test_one_copy(void **state)
+TEST(test_one_copy)
 {
-    (void)state;
     dw_error err = {0};
     dw_follower *f = follow("one");
     go_to(f, 0);
@@ -165,9 +158,8 @@ static void test_one_copy(void **state)
 }
 
 /* The writer dies in the middle of a write. */
-static void test_dead_writer(void **state)
+TEST(test_dead_writer)
 {
-    (void)state;
     dw_error err = {0};
     dw_follower *f = follow("dead");
     uint64_t staged;
@@ -211,9 +203,8 @@ static void test_dead_writer(void **state)
 
 /* A reader holds the weights while another follower must finish an interrupted apply.
  */
-static void test_held_at_restart(void **state)
+TEST(test_held_at_restart)
 {
-    (void)state;
     dw_error err = {0};
     dw_follower *f = follow("restart");
     uint64_t staged;
@@ -238,9 +229,8 @@ static void test_held_at_restart(void **state)
     dw_follower_close(f);
 }
 
-static void test_slots(void **state)
+TEST(test_slots)
 {
-    (void)state;
     dw_follower *f = follow("slots");
     go_to(f, 1);
     dw_snapshot *all[DW_CONTROL_SLOTS];
@@ -266,9 +256,8 @@ static void test_slots(void **state)
 }
 
 /* A reader without write access to the block uses dw_snapshot_look. */
-static void test_without_rights(void **state)
+TEST(test_without_rights)
 {
-    (void)state;
     dw_follower *f = follow("rights");
     go_to(f, 1);
     char path[200];
@@ -304,9 +293,8 @@ static void test_without_rights(void **state)
 }
 
 /* The files are removed and made again: readers that had mapped them get the new ones. */
-static void test_other_files(void **state)
+TEST(test_other_files)
 {
-    (void)state;
     dw_error err = {0};
     dw_follower *f = follow("files");
     dw_snapshot_view view;
@@ -337,13 +325,4 @@ static void test_other_files(void **state)
     dw_follower_close(f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_one_copy),
-        cmocka_unit_test(test_dead_writer),   cmocka_unit_test(test_held_at_restart),
-        cmocka_unit_test(test_slots),         cmocka_unit_test(test_without_rights),
-        cmocka_unit_test(test_other_files),
-    };
-    return cmocka_run_group_tests(tests, make_world, remove_world);
-}
+RUN_TESTS(make_world, remove_world)

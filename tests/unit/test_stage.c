@@ -1,13 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/stage.h"
 #include "random_model.h"
@@ -81,16 +73,14 @@ static void check_refused(const dw_delta *delta, const model *m, dw_status statu
     model_free(&copy);
 }
 
-static void test_already_applied(void **state)
+TEST(test_already_applied)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         check_refused(deltas[i], &next, DW_STALE, "the weights are at version 8 already");
 }
 
-static void test_wrong_base(void **state)
+TEST(test_wrong_base)
 {
-    (void)state;
     static const struct {
         const char *tensor;
         uint64_t element;
@@ -122,9 +112,8 @@ static void test_wrong_base(void **state)
 
 /* Completely different weights: blocks do not even decode, and the error still names the
  * base. */
-static void test_other_weights(void **state)
+TEST(test_other_weights)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         for (unsigned round = 0; round < 20; round++) {
             model other = model_copy(&base, false);
@@ -136,9 +125,8 @@ static void test_other_weights(void **state)
         }
 }
 
-static void test_other_models(void **state)
+TEST(test_other_models)
 {
-    (void)state;
     static const uint64_t dims_t[] = {50, 40}, few[] = {4};
     static const struct {
         size_t tensor;
@@ -175,9 +163,8 @@ static void test_other_models(void **state)
         }
 }
 
-static void test_other_counts(void **state)
+TEST(test_other_counts)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         model more = model_new(5);
         for (size_t t = 0; t < 5; t++) {
@@ -201,9 +188,8 @@ static void test_other_counts(void **state)
 }
 
 /* The counts match but an unchanged tensor has another name: only the state shows it. */
-static void test_other_untouched_tensor(void **state)
+TEST(test_other_untouched_tensor)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         model other = model_copy(&base, false);
         free((void *)other.tensors[2].name);
@@ -238,9 +224,8 @@ static dw_status refuse_changes(void *context, size_t t, uint64_t first,
     return DW_IO;
 }
 
-static void test_verify_then_repeat(void **state)
+TEST(test_verify_then_repeat)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         dw_stage *stage;
         dw_stage_result result;
@@ -268,9 +253,8 @@ static void test_verify_then_repeat(void **state)
 }
 
 /* Errors in the caller's tensors are reported by every function that takes them. */
-static void test_callers_tensors(void **state)
+TEST(test_callers_tensors)
 {
-    (void)state;
     static const uint64_t shape[] = {4};
     uint16_t old[4] = {1, 2, 3, 4}, new_[4] = {1, 2, 3, 5};
     const dw_tensor good = {"w", DW_U16, 1, shape, sizeof old, old, 0, NULL};
@@ -300,17 +284,4 @@ static void test_callers_tensors(void **state)
     dw_delta_close(delta);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_already_applied),
-        cmocka_unit_test(test_wrong_base),
-        cmocka_unit_test(test_other_weights),
-        cmocka_unit_test(test_other_models),
-        cmocka_unit_test(test_other_counts),
-        cmocka_unit_test(test_callers_tensors),
-        cmocka_unit_test(test_other_untouched_tensor),
-        cmocka_unit_test(test_verify_then_repeat),
-    };
-    return cmocka_run_group_tests(tests, make_models, free_models);
-}
+RUN_TESTS(make_models, free_models)

@@ -1,22 +1,13 @@
 /* The public calls before and after they reach a driver; tests/store/conformance.c tests
  * whole stores. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/mem.h"
 #include "failing_allocator.h"
 #include "store/store.h"
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     static const char *const valid[] = {"a", "a/b", "-_.=+@", "...", "a/.b", "0", "a.."};
     static const char *const invalid[] = {"",   "/",   "a/",    "/a",   "a//b", ".",
                                           "..", "a/.", "./a",   "a/..", "a b",  "a\t",
@@ -34,9 +25,8 @@ static void test_keys(void **state)
     assert_true(dw_store_key_valid(key));
 }
 
-static void test_urls(void **state)
+TEST(test_urls)
 {
-    (void)state;
     static const char *const refused[] = {
         "",      "mem:",     "mem:a b",       "az://b",  "https://x/",     "c:/windows",
         "MEM:x", "mem:../x", "file:relative", "file://", "file://host/dir"};
@@ -58,9 +48,8 @@ static void test_urls(void **state)
 static const dw_store_driver good_driver;
 
 /* Secrets in URLs are refused and not repeated. */
-static void test_no_passwords(void **state)
+TEST(test_no_passwords)
 {
-    (void)state;
     static const char *const urls[] = {
         "s3://key:hunter2@bucket/prefix", "gs://hunter2@bucket",
         "hf://hunter2@buckets/a/b",       "file://u:hunter2@host/dir",
@@ -180,9 +169,8 @@ static dw_store *open_script(script *s)
     return store;
 }
 
-static void test_drivers(void **state)
+TEST(test_drivers)
 {
-    (void)state;
     dw_store *store;
     dw_error err;
     script s = {0};
@@ -218,9 +206,8 @@ static void test_drivers(void **state)
 }
 
 /* Wrong arguments never reach a driver. */
-static void test_arguments(void **state)
+TEST(test_arguments)
 {
-    (void)state;
     script s = {0};
     dw_store *store = open_script(&s);
     uint8_t bytes[4];
@@ -257,9 +244,8 @@ static void test_arguments(void **state)
     dw_store_close(store);
 }
 
-static void test_conditional_is_kept(void **state)
+TEST(test_conditional_is_kept)
 {
-    (void)state;
     for (int yes = 0; yes < 2; yes++) {
         script s = {.conditional = yes, .status = DW_UNAVAILABLE};
         dw_store *store = open_script(&s);
@@ -284,9 +270,8 @@ static dw_status append_key(void *context, const dw_store_entry *entry, dw_error
 }
 
 /* The entries of a driver are checked. */
-static void test_foreign_lists(void **state)
+TEST(test_foreign_lists)
 {
-    (void)state;
     static const char *const odd[] = {"a",    "k/../b", "k/1", "k/2/", "k/2",
                                       "k/3 ", "k/4",    "l",   NULL};
     static const char *const twice[] = {"k/1", "k/2", "k/2", NULL};
@@ -309,9 +294,8 @@ static void test_foreign_lists(void **state)
     dw_store_close(store);
 }
 
-static void test_get_all(void **state)
+TEST(test_get_all)
 {
-    (void)state;
     static const size_t sizes[] = {0, 1, 65535, 65536, 65537, 200000, 3000000};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int slack = -1; slack < 2; slack++) {
@@ -365,15 +349,13 @@ static dw_status use_memory(dw_error *err)
     return status;
 }
 
-static void test_out_of_memory(void **state)
+TEST(test_out_of_memory)
 {
-    (void)state;
     fail_every_allocation(use_memory, NULL);
 }
 
-static void test_helpers(void **state)
+TEST(test_helpers)
 {
-    (void)state;
     script s = {0};
     dw_store *store = open_script(&s);
     char where[DW_STORE_WHERE], small[8];
@@ -395,14 +377,4 @@ static void test_helpers(void **state)
     dw_store_close(store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),          cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_no_passwords),  cmocka_unit_test(test_drivers),
-        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_conditional_is_kept),
-        cmocka_unit_test(test_foreign_lists), cmocka_unit_test(test_get_all),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_helpers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -2,20 +2,13 @@
  * tests/fault/test_store_crash.c. */
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "store_text.h"
@@ -48,9 +41,8 @@ static void run_shell(const char *format, const char *dir)
 /* ---- where ---------------------------------------------------------------------------
  */
 
-static void test_urls(void **state)
+TEST(test_urls)
 {
-    (void)state;
     char url[300], wanted[300], text[100];
     snprintf(url, sizeof url, "file://%s/with%%20space%%25/", temp_dir);
     snprintf(wanted, sizeof wanted, "file://%s/with%%20space%%25", temp_dir);
@@ -86,9 +78,8 @@ static void test_urls(void **state)
 }
 
 /* A relative path refers to the current directory at open. */
-static void test_relative(void **state)
+TEST(test_relative)
 {
-    (void)state;
     char before[PATH_MAX], text[100];
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(temp_dir), 0);
@@ -107,9 +98,8 @@ static void test_relative(void **state)
 }
 
 /* A directory that is removed while the store is open is made again. */
-static void test_removed_meanwhile(void **state)
+TEST(test_removed_meanwhile)
 {
-    (void)state;
     dw_store *store = open_store(temp_path("vanishes/here"));
     assert_int_equal(put(store, "k", "1", DW_PUT_CREATE), DW_OK);
     run_shell("rm -rf vanishes", temp_dir);
@@ -122,9 +112,8 @@ static void test_removed_meanwhile(void **state)
 /* ---- foreign files
  * ----------------------------------------------------------- */
 
-static void test_links_are_not_followed(void **state)
+TEST(test_links_are_not_followed)
 {
-    (void)state;
     char text[100];
     run_shell("mkdir -p outside/dir links/real && echo secret >outside/dir/k && "
               "echo secret >outside/k && ln -s ../outside/k links/k && "
@@ -161,9 +150,8 @@ static void test_links_are_not_followed(void **state)
     dw_store_close(store);
 }
 
-static void test_odd_files(void **state)
+TEST(test_odd_files)
 {
-    (void)state;
     char text[100];
     run_shell("mkdir -p odd/.deltawire~ 'odd/no key' odd/empty odd/deep/er && "
               "mkfifo odd/fifo && echo 1 >'odd/no key/a' && echo 1 >'odd/b~' && "
@@ -180,9 +168,8 @@ static void test_odd_files(void **state)
 }
 
 /* Other stores can hold both K and K/X; a directory refuses it. */
-static void test_key_below_a_key(void **state)
+TEST(test_key_below_a_key)
 {
-    (void)state;
     char text[100];
     dw_store *store = open_store(temp_path("nested"));
     assert_int_equal(put(store, "a/b", "1", DW_PUT_CREATE), DW_OK);
@@ -199,9 +186,8 @@ static void test_key_below_a_key(void **state)
     dw_store_close(store);
 }
 
-static void test_long_names(void **state)
+TEST(test_long_names)
 {
-    (void)state;
     char key[513], text[100];
     dw_store *store = open_store(temp_path("long"));
     for (int last = 0; last < 2; last++) {
@@ -230,9 +216,8 @@ static void test_long_names(void **state)
     dw_store_close(store);
 }
 
-static void test_no_permission(void **state)
+TEST(test_no_permission)
 {
-    (void)state;
     char text[100];
     if (geteuid() == 0) {
         /* root may do everything, so this runs as another user */
@@ -279,9 +264,8 @@ static const char *boot_id(void)
     return id;
 }
 
-static void test_leftovers(void **state)
+TEST(test_leftovers)
 {
-    (void)state;
     run_shell("mkdir -p left/.deltawire~ left/.deltawire~/dir", temp_dir);
     static const struct {
         const char *name;
@@ -355,9 +339,8 @@ static dw_status read_zeros(void *context, uint64_t offset, void *into, size_t n
     return DW_OK;
 }
 
-static void test_large_source_takes_little_memory(void **state)
+TEST(test_large_source_takes_little_memory)
 {
-    (void)state;
     dw_source source = {.n_bytes = 64 << 20, .read = read_zeros};
     dw_set_allocator(&(dw_allocator){note_allocate, note_reallocate, note_release, NULL});
     dw_store *store = open_store(temp_path("large"));
@@ -390,26 +373,9 @@ static void no_draft_is_left(void)
     assert_int_equal(count_files(temp_path("memory/.deltawire~")), 0);
 }
 
-static void test_out_of_memory(void **state)
+TEST(test_out_of_memory)
 {
-    (void)state;
     fail_every_allocation(use_memory, no_draft_is_left);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_relative),
-        cmocka_unit_test(test_removed_meanwhile),
-        cmocka_unit_test(test_links_are_not_followed),
-        cmocka_unit_test(test_odd_files),
-        cmocka_unit_test(test_key_below_a_key),
-        cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_no_permission),
-        cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_large_source_takes_little_memory),
-        cmocka_unit_test(test_out_of_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

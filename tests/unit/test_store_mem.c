@@ -1,11 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "store/store.h"
@@ -17,9 +10,8 @@ static dw_store *open_mem(const char *url)
     return store;
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     dw_store *first = open_mem("mem:a"), *same = open_mem("mem:a");
     dw_store *other = open_mem("mem:b");
     assert_int_equal(dw_store_put_bytes(first, "k", "xyz", 3, DW_PUT_CREATE, NULL),
@@ -64,17 +56,9 @@ static dw_status use_memory(dw_error *err)
     return status;
 }
 
-static void test_out_of_memory(void **state)
+TEST(test_out_of_memory)
 {
-    (void)state;
     fail_every_allocation(use_memory, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_out_of_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

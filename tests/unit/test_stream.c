@@ -1,12 +1,6 @@
 /* Streams end to end: followers get exactly the committed bits. */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/follow.h"
 #include "deltawire/publish.h"
@@ -90,9 +84,8 @@ static void assert_same(const dw_follower *f, const uint8_t *bytes, const small_
             }
 }
 
-static void test_publish_and_follow(void **state)
+TEST(test_publish_and_follow)
 {
-    (void)state;
     dw_error err = {0};
     dw_store *store;
     small_model m;
@@ -157,10 +150,4 @@ static void test_publish_and_follow(void **state)
     dw_store_close(store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_publish_and_follow),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,13 +1,5 @@
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "weights/target_inside.h"
 #include "disk_model.h"
@@ -54,9 +46,8 @@ static size_t n_files(void)
     return count_files(disk.dir);
 }
 
-static void test_steps(void **state)
+TEST(test_steps)
 {
-    (void)state;
     for (int sharded = 0; sharded < 2; sharded++)
         for (int sweep = 0; sweep < 2; sweep++) {
             make(sharded, 3000);
@@ -104,9 +95,8 @@ static void test_steps(void **state)
 }
 
 /* Version after version with one holder, which keeps the digests. */
-static void test_many_versions(void **state)
+TEST(test_many_versions)
 {
-    (void)state;
     make(true, 500);
     dw_target *r = hold();
     model now = model_copy(&disk.old_model, false);
@@ -149,9 +139,8 @@ static void test_many_versions(void **state)
     drop();
 }
 
-static void test_discard_and_replace(void **state)
+TEST(test_discard_and_replace)
 {
-    (void)state;
     make(false, 300);
     dw_target *r = hold();
     assert_int_equal(dw_target_discard(r, NULL), DW_OK); /* nothing is staged */
@@ -176,9 +165,8 @@ static void test_discard_and_replace(void **state)
     drop();
 }
 
-static void test_wrong_order(void **state)
+TEST(test_wrong_order)
 {
-    (void)state;
     make(false, 300);
     dw_error err;
     dw_target *r = hold();
@@ -197,17 +185,16 @@ static void test_wrong_order(void **state)
     dw_target_close(r); /* and not finished: the next one does it */
     assert_true(disk_has_patch(&disk));
     bool recovered;
-    assert_int_equal(
-        dw_target_open_checkpoint(&r, disk.path, 1, false, &recovered, NULL), DW_OK);
+    assert_int_equal(dw_target_open_checkpoint(&r, disk.path, 1, false, &recovered, NULL),
+                     DW_OK);
     assert_true(recovered && disk_is_new(&disk) && disk_is_tidy(&disk) &&
                 !disk_has_patch(&disk));
     dw_target_close(r);
     drop();
 }
 
-static void test_one_holder(void **state)
+TEST(test_one_holder)
 {
-    (void)state;
     make(true, 50);
     dw_error err;
     dw_target *r = hold(), *second = (dw_target *)1;
@@ -229,9 +216,8 @@ static void test_one_holder(void **state)
 /* A version that a killed holder left staged is dropped by the next one. */
 /* A run was interrupted, and then somebody gave the file a second name: the file of the
  * other name does not change. */
-static void test_linked_meanwhile(void **state)
+TEST(test_linked_meanwhile)
 {
-    (void)state;
     make(0, 3000);
     dw_target *r = hold();
     assert_int_equal(stage(r, &goal, NULL), DW_OK);
@@ -243,8 +229,8 @@ static void test_linked_meanwhile(void **state)
     uint8_t *before = get_file(other, &n);
     bool recovered;
     dw_error err = {0};
-    assert_int_equal(
-        dw_target_open_checkpoint(&r, disk.path, 0, false, &recovered, &err), DW_OK);
+    assert_int_equal(dw_target_open_checkpoint(&r, disk.path, 0, false, &recovered, &err),
+                     DW_OK);
     assert_true(recovered && disk_is_new(&disk) && !disk_has_patch(&disk));
     dw_target_close(r);
     uint8_t *after = get_file(other, &n_after);
@@ -256,9 +242,8 @@ static void test_linked_meanwhile(void **state)
     drop();
 }
 
-static void test_leftovers(void **state)
+TEST(test_leftovers)
 {
-    (void)state;
     make(true, 50);
     char staged[400], temporary[440];
     snprintf(staged, sizeof staged, "%s/.deltawire/staged", disk.dir);
@@ -277,9 +262,8 @@ static void test_leftovers(void **state)
 }
 
 /* Something else wrote to the weights: found before the patch is removed. */
-static void test_finish_finds(void **state)
+TEST(test_finish_finds)
 {
-    (void)state;
     for (int sweep = 0; sweep < 2; sweep++) {
         make(false, 300);
         dw_error err;
@@ -309,17 +293,15 @@ static void test_finish_finds(void **state)
 }
 
 /* A version may cover less than the model. */
-static void test_some_parts(void **state)
+TEST(test_some_parts)
 {
-    (void)state;
     make(false, 300);
     dw_error err;
     dw_target *r = hold();
     const dw_patch_goal none = {.version = 42};
     for (size_t i = 0; i < CUT_PARTS; i++) {
         assert_int_equal(
-            dw_target_stage_parts(r, &two_versions.list[i], 1, &none, NULL, &err),
-            DW_OK);
+            dw_target_stage_parts(r, &two_versions.list[i], 1, &none, NULL, &err), DW_OK);
         assert_int_equal(dw_target_apply(r, NULL), DW_OK);
         assert_int_equal(dw_target_finish(r, true, NULL), DW_OK);
     }
@@ -353,28 +335,12 @@ static void check_whole(void)
     assert_true(disk_is_old(&disk) || disk_is_new(&disk));
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     make(true, 40);
     fail_every_allocation(run_all, check_whole);
     assert_true(disk_is_new(&disk) && disk_is_tidy(&disk));
     drop();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_many_versions),
-        cmocka_unit_test(test_discard_and_replace),
-        cmocka_unit_test(test_wrong_order),
-        cmocka_unit_test(test_one_holder),
-        cmocka_unit_test(test_linked_meanwhile),
-        cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_finish_finds),
-        cmocka_unit_test(test_some_parts),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,20 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "failing_allocator.h"
 #include "random_model.h"
 #include "tensor/tensor_list.h"
 
-static void test_find(void **state)
+TEST(test_find)
 {
-    (void)state;
     enum { N = 500 };
     static char names[N][16];
     static dw_tensor tensors[N];
@@ -38,9 +29,8 @@ static void test_find(void **state)
 }
 
 /* Names are sorted by unsigned bytes. */
-static void test_byte_order(void **state)
+TEST(test_byte_order)
 {
-    (void)state;
     const dw_tensor tensors[] = {{.name = "\xc3\xa9"},
                                  {.name = ""},
                                  {.name = "Z"},
@@ -54,9 +44,8 @@ static void test_byte_order(void **state)
     dw_name_index_release(&index);
 }
 
-static void test_twice(void **state)
+TEST(test_twice)
 {
-    (void)state;
     const dw_tensor tensors[] = {{.name = "b"}, {.name = "a"}, {.name = "b"}};
     dw_name_index index;
     dw_error err;
@@ -65,9 +54,8 @@ static void test_twice(void **state)
     assert_null(index.order);
 }
 
-static void test_same_shape(void **state)
+TEST(test_same_shape)
 {
-    (void)state;
     static const uint64_t d23[] = {2, 3}, d32[] = {3, 2}, d6[] = {6};
     const dw_tensor wanted = {.name = "w", .dtype = DW_F32, .n_dims = 2, .dims = d23};
     static const struct {
@@ -105,9 +93,8 @@ static void test_same_shape(void **state)
     assert_int_equal(dw_tensor_same_shape(&large, &wanted, NULL, &err), DW_MISMATCH);
 }
 
-static void test_overlap(void **state)
+TEST(test_overlap)
 {
-    (void)state;
     static uint8_t room[100];
     static const struct {
         size_t begin[3], n[3];
@@ -141,15 +128,13 @@ static dw_status index_two(dw_error *err)
     return status;
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     fail_every_allocation(index_two, NULL);
 }
 
-static void test_check(void **state)
+TEST(test_check)
 {
-    (void)state;
     static const uint64_t shape[] = {3, 2};
     uint16_t data[6];
     const dw_tensor good = {"a", DW_BF16, 2, shape, sizeof data, data, 0, NULL};
@@ -172,13 +157,4 @@ static void test_check(void **state)
     assert_int_equal(dw_tensors_check(&t, 1, &err), DW_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check),       cmocka_unit_test(test_find),
-        cmocka_unit_test(test_byte_order),  cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_same_shape),  cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

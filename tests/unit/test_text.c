@@ -1,12 +1,7 @@
 /* wrap: gethostname */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "base/json.h"
 #include "base/text.h"
@@ -18,9 +13,8 @@ static const char *clean(const char *text)
     return out;
 }
 
-static void test_text_stays_as_it_is(void **state)
+TEST(test_text_stays_as_it_is)
 {
-    (void)state;
     static const char *const texts[] = {
         "",
         "trainer-3.example.org",
@@ -33,9 +27,8 @@ static void test_text_stays_as_it_is(void **state)
         assert_string_equal(clean(texts[i]), texts[i]);
 }
 
-static void test_what_a_terminal_obeys_is_replaced(void **state)
+TEST(test_what_a_terminal_obeys_is_replaced)
 {
-    (void)state;
     assert_string_equal(clean("a\x1b[2J\r\n\t\x7f"), "a?[2J????");
     assert_string_equal(clean("\xc2\x9b"
                               "2J\xc2\xa0"),
@@ -45,9 +38,8 @@ static void test_what_a_terminal_obeys_is_replaced(void **state)
                         "?txt????");
 }
 
-static void test_what_is_not_shown(void **state)
+TEST(test_what_is_not_shown)
 {
-    (void)state;
     static const char *const hidden[] = {"\x1b",         "\x7f",
                                          "\xc2\x9b",     "\xc2\xad",
                                          "\xe2\x80\x8b", "\xe2\x80\xae",
@@ -68,18 +60,16 @@ static void test_what_is_not_shown(void **state)
         assert_int_equal(dw_text_unshown(shown[i]), 0);
 }
 
-static void test_bytes_that_are_not_utf8_are_replaced(void **state)
+TEST(test_bytes_that_are_not_utf8_are_replaced)
 {
-    (void)state;
     assert_string_equal(clean("a\xff\xfe"
                               "b\xc3"),
                         "a??b?");
     assert_string_equal(clean("\xed\xa0\x80 \xc0\xaf"), "??? ??");
 }
 
-static void test_long_text_is_cut_after_a_whole_character(void **state)
+TEST(test_long_text_is_cut_after_a_whole_character)
 {
-    (void)state;
     char text[600], out[8];
     memset(text, 'h', sizeof text - 1);
     text[sizeof text - 1] = '\0';
@@ -117,9 +107,8 @@ static const char *host_name(const char *name)
     return out;
 }
 
-static void test_host_names(void **state)
+TEST(test_host_names)
 {
-    (void)state;
     char text[600];
     memset(text, 'h', sizeof text - 1);
     text[sizeof text - 1] = '\0';
@@ -130,15 +119,4 @@ static void test_host_names(void **state)
     assert_int_equal(strlen(host_name(text)), DW_HOST_NAME_TEXT - 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_stays_as_it_is),
-        cmocka_unit_test(test_what_a_terminal_obeys_is_replaced),
-        cmocka_unit_test(test_what_is_not_shown),
-        cmocka_unit_test(test_bytes_that_are_not_utf8_are_replaced),
-        cmocka_unit_test(test_long_text_is_cut_after_a_whole_character),
-        cmocka_unit_test(test_host_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -3,16 +3,12 @@
  * version must reach its followers. */
 /* labels: threads */
 #include <limits.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "unit/every_kernel.h"
 #include "unit/stream_kit.h"
@@ -114,17 +110,15 @@ static void check_deltas(dw_dtype dtype, dw_dtype base_dtype)
     live_stop(&live);
 }
 
-static void test_deltas_of_every_width(void **state)
+TEST(test_deltas_of_every_width)
 {
-    (void)state;
     static const dw_dtype dtypes[] = {DW_F8_E4M3, DW_BF16, DW_F32, DW_F64, DW_I64};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         check_deltas(dtypes[i], dtypes[i]);
 }
 
-static void test_deltas_of_masters(void **state)
+TEST(test_deltas_of_masters)
 {
-    (void)state;
     check_deltas(DW_F32, DW_BF16);
 }
 
@@ -186,28 +180,19 @@ static void check_versions(dw_dtype dtype, bool as_bf16)
     live_stop(&live);
 }
 
-static void test_versions(void **state)
+TEST_WITH(test_versions, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     check_versions(DW_BF16, false);
 }
 
-static void test_versions_of_masters(void **state)
+TEST_WITH(test_versions_of_masters, temp_dir_make, temp_dir_remove)
 {
-    (void)state;
     check_versions(DW_F32, true);
 }
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deltas_of_every_width),
-        cmocka_unit_test(test_deltas_of_masters),
-        cmocka_unit_test_setup_teardown(test_versions, temp_dir_make, temp_dir_remove),
-        cmocka_unit_test_setup_teardown(test_versions_of_masters, temp_dir_make,
-                                        temp_dir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }
 
 int main(int argc, char **argv)

@@ -69,9 +69,8 @@ static dw_status read_all(fixture *x, dw_store *store)
     return status;
 }
 
-static void test_records(void **state)
+TEST(test_records)
 {
-    (void)state;
     static const char *const prefixes[] = {"stream.json", "epochs/", "commits/"};
     fixture x;
     fixture_make(&x, "mem:transfer-records", 6, 3, 2);
@@ -91,9 +90,8 @@ static void test_records(void **state)
     fixture_close(&x);
 }
 
-static void test_signed_records(void **state)
+TEST(test_signed_records)
 {
-    (void)state;
     fixture x = {0};
     dw_sign_key *key = NULL;
     char text[DW_PUBLIC_KEY_TEXT];
@@ -118,9 +116,8 @@ static void test_signed_records(void **state)
     dw_sign_key_close(key);
 }
 
-static void test_objects(void **state)
+TEST(test_objects)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:transfer-objects", 6, 3, 2);
     bad_wire w;
@@ -134,9 +131,8 @@ static void test_objects(void **state)
 }
 
 /* A copy over a bad network equals the stream byte for byte, or is not made. */
-static void test_mirror(void **state)
+TEST(test_mirror)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:transfer-mirror", 6, 3, 2);
     for (unsigned n_flips = 1; n_flips <= 1000; n_flips *= 1000) {
@@ -171,9 +167,8 @@ static void test_mirror(void **state)
 
 /* If a new name is taken, only an object of the same size can be the one that was put: a
  * proxy may answer for the store. */
-static void test_taken_name(void **state)
+TEST(test_taken_name)
 {
-    (void)state;
     dw_store *store;
     dw_error err = {0};
     assert_int_equal(dw_store_open(&store, "mem:transfer-taken", NULL, &err), DW_OK);
@@ -200,9 +195,8 @@ static store_fault lie(void *context, uint64_t n, const char *operation, const c
                : STORE_FAULT_NONE;
 }
 
-static void test_a_store_that_lies(void **state)
+TEST(test_a_store_that_lies)
 {
-    (void)state;
     static const char *const prefixes[] = {"objects/", "files/", "commits/"};
     fixture x = {0};
     char prefix[16] = "", file[4] = "{1}";
@@ -263,12 +257,4 @@ static void test_a_store_that_lies(void **state)
     dw_store_close(inner);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records),    cmocka_unit_test(test_signed_records),
-        cmocka_unit_test(test_objects),    cmocka_unit_test(test_mirror),
-        cmocka_unit_test(test_taken_name), cmocka_unit_test(test_a_store_that_lies),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

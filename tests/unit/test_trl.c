@@ -1,12 +1,4 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "codec/delta.h"
 #include "codec/seal.h"
@@ -103,9 +95,8 @@ static void check_result(const char *encoding, const char *index_name,
     assert_memory_equal(weights, expected, sizeof expected);
 }
 
-static void test_all_layouts(void **state)
+TEST(test_all_layouts)
 {
-    (void)state;
     static const int32_t raw[] = {0, 4, 9};
     static const uint16_t gap16[] = {0, 3, 4};
     static const uint32_t gap32[] = {0, 3, 4};
@@ -116,9 +107,8 @@ static void test_all_layouts(void **state)
 }
 
 /* Information that TRL's own files lack is not invented. */
-static void test_info(void **state)
+TEST(test_info)
 {
-    (void)state;
     static const int32_t raw[] = {0, 4, 9};
     static const uint16_t values[] = {100, 101, 102};
     trl_file f = file_of(NULL);
@@ -161,9 +151,8 @@ static void test_info(void **state)
 
 /* An element that is 'changed' to its old value counts in the file, but not after
  * recoding. */
-static void test_no_real_change(void **state)
+TEST(test_no_real_change)
 {
-    (void)state;
     static const int32_t raw[] = {1, 2};
     static const uint16_t values[] = {1, 77};
     trl_file f = file_of("raw");
@@ -200,9 +189,8 @@ static void check_refused(trl_file *f, dw_status status, const char *text)
         assert_int_equal(weights[i], i);
 }
 
-static void test_bad_positions(void **state)
+TEST(test_bad_positions)
 {
-    (void)state;
     static const uint16_t values[] = {1, 2, 3};
     static const struct {
         int32_t raw[3];
@@ -244,9 +232,8 @@ static void test_bad_positions(void **state)
     }
 }
 
-static void test_bad_pairs(void **state)
+TEST(test_bad_pairs)
 {
-    (void)state;
     static const int32_t raw[] = {0, 4, 9};
     static const uint16_t values[] = {1, 2, 3};
     static const struct {
@@ -297,9 +284,8 @@ static void test_bad_pairs(void **state)
                   "tensor 'w': indices and values must have one dimension");
 }
 
-static void test_anchors_and_strangers(void **state)
+TEST(test_anchors_and_strangers)
 {
-    (void)state;
     static const uint16_t values[] = {1, 2, 3};
     trl_file anchor = {
         .metadata = {{"format", "sparse_weight_patch"}, {"sparse", "False"}},
@@ -315,9 +301,8 @@ static void test_anchors_and_strangers(void **state)
 }
 
 /* The metadata that deltawire adds is complete or refused. */
-static void test_altered_extras(void **state)
+TEST(test_altered_extras)
 {
-    (void)state;
     static const int32_t raw[] = {0};
     static const uint16_t values[] = {7};
     static const char good[] =
@@ -391,9 +376,8 @@ static void test_altered_extras(void **state)
 }
 
 /* If deltawire wrote the file, no bit of the header can be altered. */
-static void test_sealed(void **state)
+TEST(test_sealed)
 {
-    (void)state;
     uint16_t new_[10] = {9, 8};
     reset_weights();
     const dw_tensor next = {"w", DW_U16, 1, ten, 20, new_, 0, NULL};
@@ -418,9 +402,8 @@ static void test_sealed(void **state)
  * ------------------------------------------------------------------------ */
 
 /* The file of TRL's own writer for this change, except for the values of its metadata. */
-static void test_written_bytes(void **state)
+TEST(test_written_bytes)
 {
-    (void)state;
     uint16_t new_[10];
     reset_weights();
     memcpy(new_, weights, sizeof new_);
@@ -486,9 +469,8 @@ static void test_written_bytes(void **state)
 }
 
 /* Gaps beyond 16 bits take 32 for the whole tensor. */
-static void test_gap_width(void **state)
+TEST(test_gap_width)
 {
-    (void)state;
     static uint8_t old[70000], new_[70000];
     static const uint64_t dims[] = {70000};
     const dw_tensor base = {"w", DW_U8, 1, dims, 70000, old, 0, NULL};
@@ -512,9 +494,8 @@ static void test_gap_width(void **state)
     }
 }
 
-static void test_no_place(void **state)
+TEST(test_no_place)
 {
-    (void)state;
     uint8_t old[8] = {0}, new_[8] = {1};
     static const uint64_t one[] = {1}, sixteen[] = {16};
     const struct {
@@ -539,20 +520,4 @@ static void test_no_place(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_layouts),
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_no_real_change),
-        cmocka_unit_test(test_bad_positions),
-        cmocka_unit_test(test_bad_pairs),
-        cmocka_unit_test(test_anchors_and_strangers),
-        cmocka_unit_test(test_altered_extras),
-        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_written_bytes),
-        cmocka_unit_test(test_gap_width),
-        cmocka_unit_test(test_no_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -44,9 +44,8 @@ static void assert_fault(fixture *x, dw_status code, const char *key, const char
     assert_non_null(strstr(f.first.text, words));
 }
 
-static void test_whole(void **state)
+TEST(test_whole)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:verify-whole", 8, 4, 2);
     faults f;
@@ -75,9 +74,8 @@ static void test_whole(void **state)
     fixture_close(&x);
 }
 
-static void test_objects(void **state)
+TEST(test_objects)
 {
-    (void)state;
     fixture x;
     char key[DW_KEY_TEXT], shortcut[DW_KEY_TEXT];
     fixture_make(&x, "mem:verify-objects", 6, 5, 0);
@@ -174,9 +172,8 @@ static void change_writer(fixture *x, dw_commit_record *c)
     c->writer[0] = c->writer[0] == '0' ? '1' : '0';
 }
 
-static void test_commits(void **state)
+TEST(test_commits)
 {
-    (void)state;
     const struct {
         uint64_t version;
         void (*change)(fixture *, dw_commit_record *);
@@ -207,9 +204,8 @@ static void test_commits(void **state)
     }
 }
 
-static void test_chain(void **state)
+TEST(test_chain)
 {
-    (void)state;
     fixture x;
     char key[DW_KEY_TEXT];
     dw_writer bytes, other;
@@ -257,9 +253,8 @@ static void test_chain(void **state)
     fixture_close(&x);
 }
 
-static void test_ways(void **state)
+TEST(test_ways)
 {
-    (void)state;
     fixture x;
     char key[DW_KEY_TEXT];
     fixture_make(&x, "mem:verify-shortcuts", 6, 0, 3);
@@ -292,9 +287,8 @@ static void test_ways(void **state)
     fixture_close(&x);
 }
 
-static void test_trust(void **state)
+TEST(test_trust)
 {
-    (void)state;
     fixture x;
     dw_sign_key *key = NULL;
     dw_error err = {0};
@@ -328,9 +322,8 @@ static int stop_at_half(void *context, uint64_t n_done, uint64_t n_total)
     return n_done > n_total / 2;
 }
 
-static void test_cancel(void **state)
+TEST(test_cancel)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:verify-cancel", 4, 1, 0);
     dw_stream *s;
@@ -345,13 +338,4 @@ static void test_cancel(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_commits), cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_ways),    cmocka_unit_test(test_trust),
-        cmocka_unit_test(test_cancel),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,15 +1,8 @@
 /* The companion files of versions: which objects are stored, what commits name, and that
  * no failure loses any. */
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/stream.h"
 #include "failing_allocator.h"
@@ -145,9 +138,8 @@ static uint64_t stored_by(uint64_t version, const char *name)
     return found;
 }
 
-static void test_only_changes_are_stored(void **state)
+TEST_WITH(test_only_changes_are_stored, make, end)
 {
-    (void)state;
     dw_publisher *p = open_with(store, first_files, 3);
     assert_int_equal(n_stored(store), 3); /* an empty file has an object too */
     assert_files(store, 0, first_files, 3);
@@ -182,9 +174,8 @@ static void test_only_changes_are_stored(void **state)
     dw_publisher_close(p);
 }
 
-static void test_never_given(void **state)
+TEST_WITH(test_never_given, make, end)
 {
-    (void)state;
     dw_publisher *p = open_with(store, NULL, 0);
     PUBLISH(p);
     assert_files(store, 0, NULL, SIZE_MAX);
@@ -250,9 +241,8 @@ static dw_store *troubled(store_fault (*fn)(void *, uint64_t, const char *, cons
 }
 
 /* The next version has the files of one that failed, also if it is given none. */
-static void test_a_failure_loses_nothing(void **state)
+TEST_WITH(test_a_failure_loses_nothing, make, end)
 {
-    (void)state;
     static const struct {
         store_fault kind;
         const char *part;
@@ -291,9 +281,8 @@ static void test_a_failure_loses_nothing(void **state)
 
 /* The first try of a commit arrives, but its reply is lost, and so is that of the
  * question: the version exists, and the next one goes on from its files. */
-static void test_a_commit_in_doubt(void **state)
+TEST_WITH(test_a_commit_in_doubt, make, end)
 {
-    (void)state;
     trouble t = {.kind = STORE_FAULT_LOST, .part = "commits/", .n_left = 100};
     dw_store *bad = troubled(choose, &t);
     dw_publisher *p = open_with(bad, first_files, 3);
@@ -327,9 +316,8 @@ static store_fault pass_gate(void *context, uint64_t n, const char *operation,
 }
 
 /* A publish that is skipped leaves its files to the next. */
-static void test_skipped(void **state)
+TEST_WITH(test_skipped, make, end)
 {
-    (void)state;
     gate g = {0};
     sem_init(&g.reached, 0, 0);
     sem_init(&g.open, 0, 0);
@@ -360,9 +348,8 @@ static void test_skipped(void **state)
 
 /* A writer that lost the stream commits nothing, and the next one has the right parent.
  */
-static void test_second_writer(void **state)
+TEST_WITH(test_second_writer, make, end)
 {
-    (void)state;
     dw_publisher *first = open_with(store, first_files, 3);
     dw_publisher *second = open_with(store, NULL, 0);
     PUBLISH_WITH(second, next_files, 2);
@@ -376,9 +363,8 @@ static void test_second_writer(void **state)
 /* ---- other ways to make versions ---- */
 
 /* A fork has its source's files, in its own store. */
-static void test_fork(void **state)
+TEST_WITH(test_fork, make, end)
 {
-    (void)state;
     dw_store *forks[] = {kit_mem_store(), kit_mem_store()};
     dw_publisher_close(open_with(store, first_files, 3));
     for (int own = 0; own < 2; own++) { /* its own files come first */
@@ -399,9 +385,8 @@ static void test_fork(void **state)
 
 /* A repair keeps the files of the head; those that are given are stored again, as their
  * objects may be what was lost. */
-static void test_repair(void **state)
+TEST_WITH(test_repair, make, end)
 {
-    (void)state;
     dw_publisher_close(open_with(store, next_files, 2));
     for (uint64_t given = 0; given < 2; given++) {
         dw_repair_report repaired;
@@ -437,25 +422,9 @@ static dw_status publish_files(dw_error *fault)
     return status;
 }
 
-static void test_no_memory(void **state)
+TEST_WITH(test_no_memory, make, end)
 {
-    (void)state;
     fail_every_allocation(publish_files, NULL);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
-    const struct CMUnitTest tests[] = {
-        TEST(test_only_changes_are_stored),
-        TEST(test_never_given),
-        TEST(test_a_failure_loses_nothing),
-        TEST(test_a_commit_in_doubt),
-        TEST(test_skipped),
-        TEST(test_second_writer),
-        TEST(test_fork),
-        TEST(test_repair),
-        TEST(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -2,16 +2,11 @@
  * the next one goes on.
  */
 /* labels: threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "deltawire/checkpoint.h"
 #include "deltawire/follow.h"
@@ -141,9 +136,8 @@ static void end_after(uint64_t to, int step)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 99);
 }
 
-static void test_ends(void **state)
+TEST(test_ends)
 {
-    (void)state;
     use("ends");
     dw_follower *f = open_dir();
     go_to(f, 4);
@@ -170,9 +164,8 @@ static void test_ends(void **state)
 }
 
 /* Lost weights and block. */
-static void test_lost(void **state)
+TEST(test_lost)
 {
-    (void)state;
     use("lost");
     static const char *const lost[] = {"model.safetensors", ".deltawire/control",
                                        "model.safetensors .deltawire/state.json"};
@@ -219,18 +212,9 @@ static void check_whole(void)
         run_command("rm", "-f model.safetensors"); /* so that there is something to do */
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     fail_every_allocation(run_all, check_whole);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, make_world, remove_world);
-}
+RUN_TESTS(make_world, remove_world)

@@ -1,15 +1,11 @@
 /* Weights that a follower keeps, after faults: a patch that was left without its weights,
  * a store that gives another record, a file that shrinks, no memory at the wrong time. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "follow/follower.h"
 #include "unit/failing_allocator.h"
@@ -77,9 +73,8 @@ static void fill_again(fixture *x)
     dw_follower_close(f);
 }
 
-static void test_patch_without_weights(void **state)
+TEST(test_patch_without_weights)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:patch-without-weights", 5, 3, 0);
     fill_again(&x);
@@ -89,9 +84,8 @@ static void test_patch_without_weights(void **state)
 /* ---- the highest version ---- */
 
 /* The commit of the highest version is kept only if it is the one that was used. */
-static void test_highest_of_another(void **state)
+TEST(test_highest_of_another)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:highest", 5, 3, 0);
     char key[DW_KEY_TEXT], into[128], kept[160];
@@ -125,9 +119,8 @@ static void test_highest_of_another(void **state)
 /* ---- files ---- */
 
 /* The status of a call is that of its error. */
-static void test_shrunk_status(void **state)
+TEST(test_shrunk_status)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:shrunk-status", 2, 0, 0);
     char into[128], weights[160];
@@ -148,9 +141,8 @@ static void test_shrunk_status(void **state)
 /* ---- prepared ---- */
 
 /* What is prepared cannot be dropped. */
-static void test_discard_prepared(void **state)
+TEST(test_discard_prepared)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:discard-prepared", 4, 0, 0);
     dw_follow_options options = follow_into(temp_path("prepared"));
@@ -176,9 +168,8 @@ static void damage(dw_target *r)
 }
 
 /* A run is interrupted while it replaces damaged weights. The next one goes on. */
-static void test_interrupted_repair(void **state)
+TEST(test_interrupted_repair)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:interrupted-repair", 4, 3, 0);
     dw_follow_options options = follow_into(temp_path("interrupted"));
@@ -221,9 +212,8 @@ static bool sweep_without_memory(fixture *x, dw_follower *f, size_t n)
     return a.has_failed;
 }
 
-static void test_sweep_without_memory(void **state)
+TEST(test_sweep_without_memory)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:sweep-without-memory", 4, 3, 0);
     dw_follow_options options = follow_into(temp_path("swept"));
@@ -236,15 +226,4 @@ static void test_sweep_without_memory(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patch_without_weights),
-        cmocka_unit_test(test_highest_of_another),
-        cmocka_unit_test(test_shrunk_status),
-        cmocka_unit_test(test_discard_prepared),
-        cmocka_unit_test(test_interrupted_repair),
-        cmocka_unit_test(test_sweep_without_memory),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,12 +1,5 @@
 /* Room for a model whose table of tensors is hostile. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "weights/whole_model.h"
 
@@ -29,17 +22,15 @@ static void check_refused(uint64_t n_first, uint64_t n_second)
 }
 
 /* Each size fits in 64 bits, and so does their sum. With the padding it does not. */
-static void test_padding_overflows(void **state)
+TEST(test_padding_overflows)
 {
-    (void)state;
     check_refused(1, UINT64_MAX - 1);
     check_refused(1, UINT64_MAX - 63);
     check_refused((1ull << 63) + 1, (1ull << 63) - 64);
 }
 
-static void test_small_model(void **state)
+TEST(test_small_model)
 {
-    (void)state;
     const uint64_t dims[] = {65, 3};
     const dw_tensor table[] = {
         {.name = "a", .dtype = DW_U8, .n_dims = 1, .dims = &dims[0], .n_bytes = 65},
@@ -52,11 +43,4 @@ static void test_small_model(void **state)
     dw_scratch_model_release(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_padding_overflows),
-        cmocka_unit_test(test_small_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -67,9 +67,8 @@ static dw_follow_options options_for(const model *memory)
     return options;
 }
 
-static void test_follows(void **state)
+TEST(test_follows)
 {
-    (void)state;
     for (int empty = 0; empty < 2; empty++) {
         fixture x;
         fixture_make(&x, empty ? "mem:widen-empty" : "mem:widen", 6, 4, 2);
@@ -107,9 +106,8 @@ static void test_follows(void **state)
 }
 
 /* No weight changes before a version is proven. */
-static void test_proves_first(void **state)
+TEST(test_proves_first)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:widen-proof", 2, 0, 0);
     char key[DW_KEY_TEXT];
@@ -134,9 +132,8 @@ static void test_proves_first(void **state)
 }
 
 /* Both halves of each element are compared. */
-static void test_changed_memory(void **state)
+TEST(test_changed_memory)
 {
-    (void)state;
     for (unsigned bit = 0; bit < 32; bit += 21) {
         fixture x;
         fixture_make(&x, bit ? "mem:widen-high" : "mem:widen-low", 12, 0, 0);
@@ -178,9 +175,8 @@ static void test_changed_memory(void **state)
     }
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     fixture x;
     fixture_make(&x, "mem:widen-refused", 1, 0, 0);
     dw_follower *f;
@@ -203,13 +199,4 @@ static void test_refuses(void **state)
     fixture_close(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_follows),
-        cmocka_unit_test(test_proves_first),
-        cmocka_unit_test(test_changed_memory),
-        cmocka_unit_test(test_refuses),
-    };
-    return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
-}
+RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -1,14 +1,7 @@
 /* The rules of the game against an independent implementation, and the rewards. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "game.h"
 #include "program.h"
@@ -49,7 +42,7 @@ static void check_pair(const char *guess, const char *answer)
             fail_msg("%s for %s: %s", guess, answer, feedback);
 }
 
-static void known_cases(void **state)
+TEST(known_cases)
 {
     static const char *const cases[][3] = {
         {"crane", "crane", "ggggg"}, {"speed", "erase", "y.yy."},
@@ -66,9 +59,8 @@ static void known_cases(void **state)
     }
 }
 
-static void every_pair_of_the_list(void **state)
+TEST(every_pair_of_the_list)
 {
-    (void)state;
     for (size_t i = 0; i < list.n; i++)
         for (size_t j = 0; j < list.n; j++)
             check_pair(list.list[i], list.list[j]);
@@ -87,7 +79,7 @@ static void near_to(double a, double b)
         fail_msg("%.9f is not %.9f", a, b);
 }
 
-static void a_game(void **state)
+TEST(a_game)
 {
     char prompt[GAME_PROMPT_BYTES];
     game g;
@@ -107,7 +99,7 @@ static void a_game(void **state)
 }
 
 /* A consistent guess is rewarded only if there is feedback. */
-static void consistent(void **state)
+TEST(consistent)
 {
     game g;
     (void)state;
@@ -122,7 +114,7 @@ static void consistent(void **state)
     assert_true(game_guess(&g, &list, "crane", 5).consistent);
 }
 
-static void what_is_no_guess(void **state)
+TEST(what_is_no_guess)
 {
     static const char *const texts[][2] = {
         {"", "?????"},      {"\n", "?????"},           {"cran", "cran?"},
@@ -143,7 +135,7 @@ static void what_is_no_guess(void **state)
 
 /* In random games: at most six guesses, rewards add up, known letters are rewarded once,
  * and winning earlier is worth more. */
-static void random_games(void **state)
+TEST(random_games)
 {
     uint64_t rng = 1;
     (void)state;
@@ -173,11 +165,6 @@ static void random_games(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_cases),      cmocka_unit_test(every_pair_of_the_list),
-        cmocka_unit_test(a_game),           cmocka_unit_test(consistent),
-        cmocka_unit_test(what_is_no_guess), cmocka_unit_test(random_games),
-    };
     words_read(&list);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* GRPO against the model itself: packed games must give the same probabilities as each
  * guess by itself, and a step must improve the objective. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit/suite.h"
 
 #include "grpo.h"
 
@@ -70,9 +65,8 @@ static played_group *group_new(model_trainer *trainer)
     return group;
 }
 
-static void test_packed_as_alone(void **state)
+TEST(test_packed_as_alone)
 {
-    (void)state;
     dw_error err;
     grpo_report r;
     model_trainer *trainer = trainer_new();
@@ -90,9 +84,8 @@ static void test_packed_as_alone(void **state)
 }
 
 /* Equal games have no gradient. */
-static void test_nothing_to_learn(void **state)
+TEST(test_nothing_to_learn)
 {
-    (void)state;
     dw_error err;
     grpo_report r;
     model_trainer *trainer = trainer_new();
@@ -145,7 +138,7 @@ static double objective(model_trainer *trainer, const played_group *group)
 
 /* A step improves the objective if a ratio is inside the clip, or beyond it on the side
  * that has a gradient; it is no step if both are beyond the clip. */
-static void test_objective(void **state)
+TEST(test_objective)
 {
     static const struct {
         float off[2];
@@ -175,9 +168,8 @@ static void test_objective(void **state)
 
 /* The line end is left out if the model was sure of it, but not the sixth token of a
  * guess that is no word. */
-static void test_sixth_token(void **state)
+TEST(test_sixth_token)
 {
-    (void)state;
     dw_error err;
     grpo_report r;
     model_trainer *trainer = trainer_new();
@@ -191,13 +183,4 @@ static void test_sixth_token(void **state)
     model_trainer_free(trainer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packed_as_alone),
-        cmocka_unit_test(test_nothing_to_learn),
-        cmocka_unit_test(test_objective),
-        cmocka_unit_test(test_sixth_token),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)
