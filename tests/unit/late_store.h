@@ -44,14 +44,7 @@ static inline dw_status late_put(void *self, const char *key, const dw_source *s
 
 static inline dw_store *late_open(late_store *s)
 {
-    static const dw_store_driver driver = {.struct_bytes = sizeof driver,
-                                           .name = "late",
-                                           .get = pass_get,
-                                           .put = late_put,
-                                           .stat = pass_stat,
-                                           .list = pass_list,
-                                           .remove = pass_remove};
-    return pass_open(&driver, s);
+    return pass_open(&(dw_store_driver){.name = "late", .put = late_put}, s);
 }
 
 #endif

@@ -17,6 +17,13 @@ static inline dw_status pass_get(void *self, const char *key, uint64_t offset, v
     return dw_store_get(pass_inner(self), key, offset, into, n, n_read, progress, err);
 }
 
+static inline dw_status pass_put(void *self, const char *key, const dw_source *source,
+                                 dw_put_mode mode, const dw_progress *progress,
+                                 dw_error *err)
+{
+    return dw_store_put(pass_inner(self), key, source, mode, progress, err);
+}
+
 static inline dw_status pass_stat(void *self, const char *key, uint64_t *n, int64_t *time,
                                   dw_error *err)
 {
@@ -34,12 +41,19 @@ static inline dw_status pass_remove(void *self, const char *key, dw_error *err)
     return dw_store_remove(pass_inner(self), key, err);
 }
 
-/* Opens it under the URL of the inner store. */
-static inline dw_store *pass_open(const dw_store_driver *driver, void *self)
+/* Opens it under the URL of the inner store. Calls that OWN does not have pass on. */
+static inline dw_store *pass_open(const dw_store_driver *own, void *self)
 {
     dw_error err = {0};
     dw_store *store;
-    assert_ok(dw_store_new(&store, dw_store_url(pass_inner(self)), driver, self, &err),
+    const dw_store_driver driver = {.struct_bytes = sizeof driver,
+                                    .name = own->name,
+                                    .get = own->get ? own->get : pass_get,
+                                    .put = own->put ? own->put : pass_put,
+                                    .stat = own->stat ? own->stat : pass_stat,
+                                    .list = own->list ? own->list : pass_list,
+                                    .remove = own->remove ? own->remove : pass_remove};
+    assert_ok(dw_store_new(&store, dw_store_url(pass_inner(self)), &driver, self, &err),
               &err);
     return store;
 }

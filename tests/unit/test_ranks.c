@@ -18,8 +18,30 @@
 #define MAX_RANKS  4
 #define MAX_SHARDS 16
 
+/* What each test, or each of its rounds, begins anew. */
+static kit k;
+static dw_store *store;
+
+static void begin(void)
+{
+    kit_make(&k);
+    store = kit_mem_store();
+}
+
+static void end(void)
+{
+    dw_store_close(store);
+    kit_free(&k);
+}
+
+/* Every version is what was published. */
+static void check_and_end(void)
+{
+    kit_check_stream(&k, store, NULL);
+    end();
+}
+
 typedef struct rank {
-    kit *k;
     dw_store *store;
     dw_publish_options options;
     const dw_tensor *tensors; /* NULL: those of the kit */
@@ -36,8 +58,6 @@ typedef struct rank {
 } rank;
 
 typedef struct job {
-    kit *k;
-    dw_store *store;
     size_t n;
     rank ranks[MAX_RANKS];
     char name[32];
@@ -57,10 +77,10 @@ static uint64_t bytes_of(const dw_tensor *t, uint64_t n)
 
 static void add_shard(rank *r, size_t tensor, uint64_t first, uint64_t n)
 {
-    const dw_tensor *t = &r->k->tensors[tensor];
+    const dw_tensor *t = &k.tensors[tensor];
     const size_t i = r->options.n_shards++;
     assert_true(i < MAX_SHARDS);
-    r->offsets[i] = (size_t)((uint8_t *)t->data - r->k->bytes) + bytes_of(t, first);
+    r->offsets[i] = (size_t)((uint8_t *)t->data - k.bytes) + bytes_of(t, first);
     r->shards[i] = (dw_shard){tensor, first, n, malloc(bytes_of(t, n) + 1)};
 }
 
@@ -71,20 +91,20 @@ static void load(job *j)
         for (size_t s = 0; s < j->ranks[i].options.n_shards; s++) {
             const rank *r = &j->ranks[i];
             const dw_shard *shard = &r->shards[s];
-            memcpy(shard->data, j->k->bytes + r->offsets[s],
-                   bytes_of(&j->k->tensors[shard->tensor], shard->n_elems));
+            memcpy(shard->data, k.bytes + r->offsets[s],
+                   bytes_of(&k.tensors[shard->tensor], shard->n_elems));
         }
 }
 
 /* Cuts the model at odd positions. If IDLE, the last of several ranks owns nothing. */
-static void make_job(job *j, kit *k, dw_store *store, size_t n, bool idle)
+static void make_job(job *j, size_t n, bool idle)
 {
     static unsigned n_jobs;
-    *j = (job){.k = k, .store = store, .n = n};
+    *j = (job){.n = n};
     snprintf(j->name, sizeof j->name, "job-%u", n_jobs++);
     for (size_t i = 0; i < n; i++) {
         rank *r = &j->ranks[i];
-        *r = (rank){.k = k, .store = store};
+        *r = (rank){.store = store};
         dw_publish_options_init(&r->options);
         r->options.n_threads = 1;
         r->options.rank = (uint32_t)i;
@@ -95,8 +115,8 @@ static void make_job(job *j, kit *k, dw_store *store, size_t n, bool idle)
     }
     const size_t n_busy = idle ? n - 1 : n;
     for (size_t t = KIT_TENSORS; t-- > 0;) {
-        const uint64_t total = elems_of(&k->tensors[t]);
-        const bool packed = dw_dtype_bits(k->tensors[t].dtype) < 8;
+        const uint64_t total = elems_of(&k.tensors[t]);
+        const bool packed = dw_dtype_bits(k.tensors[t].dtype) < 8;
         uint64_t first = 0;
         for (size_t i = 0; i < n_busy; i++) {
             uint64_t end = i + 1 == n_busy ? total : total * (2 * i + 1) / (2 * n_busy);
@@ -126,9 +146,9 @@ static void *open_rank(void *context)
 {
     rank *r = context;
     r->error = (dw_error){0};
-    r->status = dw_publisher_open(
-        &r->p, r->store, r->tensors ? r->tensors : r->k->tensors,
-        r->n_tensors > 0 ? r->n_tensors : KIT_TENSORS, &r->options, &r->error);
+    r->status = dw_publisher_open(&r->p, r->store, r->tensors ? r->tensors : k.tensors,
+                                  r->n_tensors > 0 ? r->n_tensors : KIT_TENSORS,
+                                  &r->options, &r->error);
     return NULL;
 }
 
@@ -163,11 +183,29 @@ static void run_ranks(job *j, void *(*fn)(void *), unsigned which)
 
 #define ALL 15u
 
+static void expect_all(const job *j, dw_status wanted)
+{
+    for (size_t i = 0; i < j->n; i++)
+        if (wanted == DW_OK)
+            assert_ok(j->ranks[i].status, &j->ranks[i].error);
+        else
+            assert_fails(j->ranks[i].status, wanted, &j->ranks[i].error);
+}
+
+/* All ranks get the weights, as an attempt of their own, whose number is the step. */
+static size_t next_step(job *j)
+{
+    const size_t attempt = kit_keep(&k);
+    for (size_t i = 0; i < j->n; i++)
+        snprintf(j->ranks[i].step, sizeof j->ranks[i].step, "%zu", attempt);
+    load(j);
+    return attempt;
+}
+
 static void open_all(job *j)
 {
     run_ranks(j, open_rank, ALL);
-    for (size_t i = 0; i < j->n; i++)
-        assert_ok(j->ranks[i].status, &j->ranks[i].error);
+    expect_all(j, DW_OK);
 }
 
 /* From now on rank I waits so long for the others. Ranks that must succeed get a long
@@ -180,16 +218,12 @@ static void limit_rank(job *j, size_t i, unsigned timeout_ms)
 /* Publishes the model; it must become version WANTED. */
 static void publish_all(job *j, uint64_t wanted)
 {
-    size_t attempt = kit_keep(j->k);
-    for (size_t i = 0; i < j->n; i++)
-        snprintf(j->ranks[i].step, sizeof j->ranks[i].step, "%zu", attempt);
-    load(j);
+    const size_t attempt = next_step(j);
     run_ranks(j, publish_rank, ALL);
-    for (size_t i = 0; i < j->n; i++)
-        assert_ok(j->ranks[i].status, &j->ranks[i].error);
+    expect_all(j, DW_OK);
     for (size_t i = 0; i < j->n; i++)
         assert_int_equal(dw_publisher_version(j->ranks[i].p), wanted);
-    j->k->reported[attempt] = wanted + 1;
+    k.reported[attempt] = wanted + 1;
 }
 
 /* ---- tests ---- */
@@ -197,10 +231,8 @@ static void publish_all(job *j, uint64_t wanted)
 TEST(test_rounds)
 {
     for (unsigned how = 0; how < 4; how++) {
-        kit k;
-        kit_make(&k);
+        begin();
         dw_error err = {0};
-        dw_store *store = kit_mem_store();
         char base[128];
         snprintf(base, sizeof base, "%s/base.safetensors", temp_dir);
         assert_ok(dw_checkpoint_write(base, k.tensors, KIT_TENSORS, NULL, &err), &err);
@@ -208,7 +240,7 @@ TEST(test_rounds)
         static const size_t n_ranks[] = {3, 2, 4, 1};
         for (unsigned start = 0; start < 4; start++) {
             job j; /* each start has another number of ranks */
-            make_job(&j, &k, store, n_ranks[start], how & 2 && n_ranks[start] > 1);
+            make_job(&j, n_ranks[start], how & 2 && n_ranks[start] > 1);
             for (size_t i = 0; i < j.n; i++) {
                 j.ranks[i].options.first = how & 1 ? DW_FIRST_BASE : DW_FIRST_ANCHOR;
                 j.ranks[i].options.base = how & 1 ? base : NULL;
@@ -226,8 +258,7 @@ TEST(test_rounds)
         dw_follow_options_init(&follow);
         follow.base = base;
         kit_check_stream(&k, store, &follow);
-        dw_store_close(store);
-        kit_free(&k);
+        end();
     }
 }
 
@@ -235,16 +266,14 @@ TEST(test_rounds)
 TEST(test_dead_rank)
 {
     for (unsigned dead = 0; dead < 3; dead++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
         kit_step(&k, 20);
         publish_all(&j, 1);
         free_job(&j);
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
         for (size_t i = 0; i < 3; i++)
             limit_rank(&j, i, 300);
@@ -259,16 +288,14 @@ TEST(test_dead_rank)
         assert_int_equal(kit_find(store, "commits/", "", NULL), 2);
         free_job(&j);
         /* the job starts again */
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
         kit_step(&k, 20);
         publish_all(&j, 2);
         kit_step(&k, 20);
         publish_all(&j, 3);
         free_job(&j);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
+        check_and_end();
     }
 }
 
@@ -277,11 +304,9 @@ TEST(test_dead_rank)
 TEST(test_wrong_parts)
 {
     for (unsigned gap = 0; gap < 2; gap++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         dw_shard *shard = &j.ranks[1].shards[0];
         if (gap)
             shard->n_elems--;
@@ -298,21 +323,18 @@ TEST(test_wrong_parts)
         }
         assert_int_equal(kit_find(store, "commits/", "", NULL), 0);
         free_job(&j);
-        dw_store_close(store);
-        kit_free(&k);
+        end();
     }
 }
 
 /* A start that reuses the name of a job takes no part in the earlier one. */
 TEST(test_job_again)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     job j, again;
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     open_all(&j);
-    make_job(&again, &k, store, 2, false);
+    make_job(&again, 2, false);
     for (size_t i = 0; i < 2; i++)
         again.ranks[i].options.job = j.name;
     again.ranks[1].options.rank_timeout_ms = 300;
@@ -332,28 +354,22 @@ TEST(test_job_again)
     assert_int_equal(j.ranks[0].status, DW_CONFLICT);
     assert_int_not_equal(j.ranks[1].status, DW_OK);
     free_job(&j);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* Rank 0 signs commits that name the objects of all ranks: it takes no receipt that
  * anybody may have put. */
 TEST(test_unsigned_receipt)
 {
-    kit k;
-    kit_make(&k);
-    char path[128];
     char text[DW_PUBLIC_KEY_TEXT];
     dw_error err = {0};
     dw_sign_key *key = NULL;
-    snprintf(path, sizeof path, "%s/key", temp_dir);
-    assert_ok(dw_sign_key_create(path, text, &err), &err);
-    assert_ok(dw_sign_key_open(&key, path, &err), &err);
+    assert_ok(dw_sign_key_create(temp_path("key"), text, &err), &err);
+    assert_ok(dw_sign_key_open(&key, temp_path("key"), &err), &err);
     for (int n_signed = 1; n_signed <= 2; n_signed++) {
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
-        make_job(&j, &k, store, 2, false);
+        make_job(&j, 2, false);
         for (int i = 0; i < n_signed; i++)
             j.ranks[i].options.sign_key = key;
         if (n_signed == 1)
@@ -362,51 +378,40 @@ TEST(test_unsigned_receipt)
         assert_int_equal(j.ranks[0].status, n_signed == 2 ? DW_OK : DW_UNTRUSTED);
         assert_int_equal(kit_find(store, "commits/", "", NULL), n_signed == 2 ? 1 : 0);
         free_job(&j);
-        dw_store_close(store);
+        end();
     }
     dw_sign_key_close(key);
-    kit_free(&k);
 }
 
 /* The commit of an abandoned round arrives in the middle of the next, in which a rank has
  * nothing to upload: its part of the version differs from its current weights. */
 TEST(test_late_commit)
 {
-    kit k;
-    kit_make(&k);
-    late_store late = {.inner = kit_mem_store()};
-    dw_store *store = late_open(&late);
+    begin();
+    late_store late = {.inner = store};
+    store = late_open(&late);
     job j;
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     open_all(&j);
     late.hold = true;
     kit_step(&k, 100);
-    size_t attempt = kit_keep(&k);
-    load(&j);
-    for (size_t i = 0; i < 2; i++)
-        snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+    next_step(&j);
     run_ranks(&j, publish_rank, ALL);
-    assert_int_equal(j.ranks[0].status, DW_UNAVAILABLE);
-    assert_int_equal(j.ranks[1].status, DW_UNAVAILABLE);
+    expect_all(&j, DW_UNAVAILABLE);
     /* back to version 0: nothing to upload */
     late.hold = false;
     late.before_others = true;
     memcpy(k.bytes, k.copies[0], k.n_bytes);
-    attempt = kit_keep(&k);
-    load(&j);
-    for (size_t i = 0; i < 2; i++)
-        snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+    next_step(&j);
     run_ranks(&j, publish_rank, ALL);
-    assert_int_equal(j.ranks[0].status, DW_UNAVAILABLE);
-    assert_int_equal(j.ranks[1].status, DW_UNAVAILABLE);
+    expect_all(&j, DW_UNAVAILABLE);
     publish_all(&j, 2);
     kit_step(&k, 20);
     publish_all(&j, 3);
     free_job(&j);
-    kit_check_stream(&k, late.inner, NULL);
     dw_store_close(store);
-    dw_store_close(late.inner);
-    kit_free(&k);
+    store = late.inner;
+    check_and_end();
 }
 
 /* ---- ranks that lose each other ---- */
@@ -425,8 +430,8 @@ static void *walk_steps(void *context)
     rank *r = w->r;
     for (const unsigned *step = w->steps; *step; step++) {
         for (size_t s = 0; s < r->options.n_shards; s++)
-            memcpy(r->shards[s].data, r->k->copies[*step] + r->offsets[s],
-                   bytes_of(&r->k->tensors[r->shards[s].tensor], r->shards[s].n_elems));
+            memcpy(r->shards[s].data, k.copies[*step] + r->offsets[s],
+                   bytes_of(&k.tensors[r->shards[s].tensor], r->shards[s].n_elems));
         snprintf(r->step, sizeof r->step, "%u", *step);
         publish_rank(r);
         w->last = r->status;
@@ -448,11 +453,9 @@ TEST(test_lost_ranks)
         {{6}, {1, 2, 3, 4, 5, 6}},
     };
     for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
-        make_job(&j, &k, store, 2, false);
+        make_job(&j, 2, false);
         open_all(&j);
         for (unsigned step = 1; step <= 6; step++) {
             kit_step(&k, 50);
@@ -470,20 +473,16 @@ TEST(test_lost_ranks)
                              kit_find(store, "commits/", "", NULL) - 1);
         }
         free_job(&j);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
+        check_and_end();
     }
 }
 
 /* Without a step, or with one that goes back, ranks could mix steps. */
 TEST(test_steps)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     job j;
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     open_all(&j);
     static const char *const wrong[] = {"", "last", "-1", "1.5", "9007199254740993"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -504,16 +503,13 @@ TEST(test_steps)
     load(&j);
     run_ranks(&j, publish_rank, ALL); /* unless its weights differ */
     strcpy(j.ranks[0].step, "1");
-    for (size_t i = 0; i < 2; i++)
-        assert_int_equal(j.ranks[i].status, DW_INVALID);
+    expect_all(&j, DW_INVALID);
     publish_rank(&j.ranks[0]);
     assert_int_equal(j.ranks[0].status, DW_INVALID);
     assert_non_null(strstr(j.ranks[0].error.text, "go up"));
     publish_all(&j, 3);
     free_job(&j);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 static dw_status refuse(void *refuses, dw_error *err)
@@ -526,21 +522,16 @@ static dw_status refuse(void *refuses, dw_error *err)
 TEST(test_failed_rank)
 {
     for (size_t who = 0; who < 3; who++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
         bool refuses = false;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         j.ranks[who].options.confirm = refuse;
         j.ranks[who].options.confirm_context = &refuses;
         open_all(&j);
         for (uint64_t version = 1; version < 4; version++) {
             kit_step(&k, 20);
-            size_t attempt = kit_keep(&k);
-            for (size_t i = 0; i < 3; i++)
-                snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
-            load(&j);
+            next_step(&j);
             refuses = true;
             run_ranks(&j, publish_rank, ALL);
             for (size_t i = 0; i < 3; i++) {
@@ -552,9 +543,7 @@ TEST(test_failed_rank)
             publish_all(&j, version);
         }
         free_job(&j);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
+        check_and_end();
     }
 }
 
@@ -563,12 +552,10 @@ TEST(test_failed_rank)
 TEST(test_step_again)
 {
     for (size_t who = 0; who < 2; who++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
         bool refuses = false;
-        make_job(&j, &k, store, 2, false);
+        make_job(&j, 2, false);
         j.ranks[who].options.confirm = refuse;
         j.ranks[who].options.confirm_context = &refuses;
         open_all(&j);
@@ -594,9 +581,7 @@ TEST(test_step_again)
             assert_int_equal(j.ranks[i].report.version, 1);
         }
         free_job(&j);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
+        check_and_end();
     }
 }
 
@@ -604,24 +589,19 @@ TEST(test_step_again)
  * own: then it would not come when the step is published again. */
 TEST(test_late_commit_idle)
 {
-    kit k;
-    kit_make(&k);
-    late_store late = {.inner = kit_mem_store()};
-    dw_store *store = late_open(&late);
+    begin();
+    late_store late = {.inner = store};
+    store = late_open(&late);
     job j;
-    make_job(&j, &k, store, 2, true);
+    make_job(&j, 2, true);
     open_all(&j);
     for (unsigned turn = 0; turn < 2; turn++) {
         late.hold = turn == 0;
         late.before_others = turn == 1;
         kit_step(&k, 100);
-        const size_t attempt = kit_keep(&k);
-        load(&j);
-        for (size_t i = 0; i < 2; i++)
-            snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+        next_step(&j);
         run_ranks(&j, publish_rank, ALL);
-        for (size_t i = 0; i < 2; i++)
-            assert_int_equal(j.ranks[i].status, DW_UNAVAILABLE);
+        expect_all(&j, DW_UNAVAILABLE);
     }
     run_ranks(&j, publish_rank, ALL);
     for (size_t i = 0; i < 2; i++) {
@@ -629,10 +609,9 @@ TEST(test_late_commit_idle)
         assert_int_equal(j.ranks[i].report.version, 2);
     }
     free_job(&j);
-    kit_check_stream(&k, late.inner, NULL);
     dw_store_close(store);
-    dw_store_close(late.inner);
-    kit_free(&k);
+    store = late.inner;
+    check_and_end();
 }
 
 /* If another writer takes the stream over, no rank waits for the limit, which is long;
@@ -640,13 +619,11 @@ TEST(test_late_commit_idle)
 TEST(test_taken_over)
 {
     for (size_t dead = 0; dead <= 3; dead++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j, other;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
-        make_job(&other, &k, store, 1, false);
+        make_job(&other, 1, false);
         open_all(&other);
         kit_step(&k, 20);
         load(&j);
@@ -658,8 +635,7 @@ TEST(test_taken_over)
                 assert_int_equal(j.ranks[i].status, DW_CONFLICT);
         free_job(&j);
         free_job(&other);
-        dw_store_close(store);
-        kit_free(&k);
+        end();
     }
 }
 
@@ -667,11 +643,9 @@ TEST(test_taken_over)
  * stay. */
 TEST(test_wrong_model)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     job j;
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     dw_tensor wrong[KIT_TENSORS];
     memcpy(wrong, k.tensors, sizeof wrong);
     wrong[0].name = "another";
@@ -687,12 +661,10 @@ TEST(test_wrong_model)
     assert_non_null(strstr(j.ranks[0].error.text, "rank 1"));
     assert_non_null(strstr(j.ranks[0].error.text, "another"));
     free_job(&j);
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     open_all(&j);
     free_job(&j);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 static void *publish_and_close(void *context)
@@ -709,11 +681,9 @@ static void *publish_and_close(void *context)
 TEST(test_closed_rank)
 {
     for (size_t gone = 0; gone < 3; gone++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         job j;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
         kit_step(&k, 20);
         publish_all(&j, 1);
@@ -730,31 +700,23 @@ TEST(test_closed_rank)
         }
         free_job(&j);
         for (uint64_t version = 2; version < 5; version++) {
-            make_job(&j, &k, store, 3, false);
+            make_job(&j, 3, false);
             open_all(&j);
             kit_step(&k, 20);
-            const size_t attempt = kit_keep(&k);
-            load(&j);
-            for (size_t i = 0; i < 3; i++)
-                snprintf(j.ranks[i].step, sizeof j.ranks[i].step, "%zu", attempt);
+            const size_t attempt = next_step(&j);
             run_ranks(&j, publish_and_close, ALL);
-            for (size_t i = 0; i < 3; i++)
-                assert_ok(j.ranks[i].status, &j.ranks[i].error);
+            expect_all(&j, DW_OK);
             k.reported[attempt] = version + 1;
             free_job(&j);
         }
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
+        check_and_end();
     }
 }
 
 /* A rank that fails before it takes part in an epoch: the others hear why, at once. */
 TEST(test_failed_start)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     job j;
     dw_tensor wrong[KIT_TENSORS];
     memcpy(wrong, k.tensors, sizeof wrong);
@@ -764,7 +726,7 @@ TEST(test_failed_start)
     static const char *const says[] = {"__metadata__", "another", "signed"};
     for (size_t i = 0; i < 3; i++) {
         const size_t who = i < 2 ? 0 : 1;
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         if (who == 0)
             j.ranks[0].tensors = wrong;
         else
@@ -776,27 +738,23 @@ TEST(test_failed_start)
         }
         free_job(&j);
         wrong[0].name = "another";
-        make_job(&j, &k, store, 3, false);
+        make_job(&j, 3, false);
         open_all(&j);
         kit_step(&k, 20);
         publish_all(&j, i + 1);
         free_job(&j);
     }
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* Ranks that agree do not begin a step that one of them refused. */
 TEST(test_bad_note)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     job j;
     collective all;
     collective_open(&all, 2, 300);
-    make_job(&j, &k, store, 2, false);
+    make_job(&j, 2, false);
     for (size_t i = 0; i < j.n; i++) {
         j.ranks[i].options.agree = collective_agree;
         j.ranks[i].options.agree_context = &all;
@@ -816,8 +774,7 @@ TEST(test_bad_note)
     free_job(&j);
     kit_check_stream(&k, store, NULL);
     collective_close(&all);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* Every call of one of the ranks fails in turn; rounds go on until one succeeds. */
@@ -827,14 +784,12 @@ TEST(test_faults)
                                         STORE_FAULT_STALE};
     for (unsigned turn = 0; turn < 12; turn++) {
         const size_t who = turn % 2, kind = turn / 2 % 3;
-        kit k;
-        kit_make(&k);
-        dw_store *inner = kit_mem_store();
+        begin();
         kit_faults faults = {.kind = kinds[kind], .first = turn / 2, .n = 1 + turn % 4};
-        dw_store *store = kit_fault_store(inner, &faults);
+        dw_store *faulty = kit_fault_store(store, &faults);
         job j;
-        make_job(&j, &k, inner, 2, false);
-        j.ranks[who].store = store;
+        make_job(&j, 2, false);
+        j.ranks[who].store = faulty;
         open_all(&j);
         for (size_t i = 0; i < 2; i++)
             limit_rank(&j, i, 400);
@@ -843,10 +798,7 @@ TEST(test_faults)
         unsigned n_good = 0;
         for (unsigned i = 0; i < 200 && n_good < 2; i++) {
             kit_step(&k, i % 3 == 1 ? 0 : 20);
-            size_t attempt = kit_keep(&k);
-            load(&j);
-            for (size_t r = 0; r < 2; r++)
-                snprintf(j.ranks[r].step, sizeof j.ranks[r].step, "%zu", attempt);
+            size_t attempt = next_step(&j);
             run_ranks(&j, publish_rank, ALL);
             if (j.ranks[0].status == DW_OK)
                 k.reported[attempt] = dw_publisher_version(j.ranks[0].p) + 1;
@@ -854,10 +806,8 @@ TEST(test_faults)
         }
         assert_int_equal(n_good, 2);
         free_job(&j);
-        kit_check_stream(&k, inner, NULL);
-        dw_store_close(store);
-        dw_store_close(inner);
-        kit_free(&k);
+        dw_store_close(faulty);
+        check_and_end();
     }
 }
 
@@ -880,37 +830,25 @@ static dw_status meter_get(void *self, const char *key, uint64_t offset, void *i
     return status;
 }
 
-static dw_status meter_put(void *self, const char *key, const dw_source *source,
-                           dw_put_mode mode, const dw_progress *progress, dw_error *err)
-{
-    return dw_store_put(((meter *)self)->inner, key, source, mode, progress, err);
-}
-
 /* Rank 0 makes folds and anchors, so a follower that joins at version 200 fetches hardly
  * more than the model. */
 TEST(test_late_joiner)
 {
     enum { N = 200000, RANKS = 3, VERSIONS = 200 };
-    static const dw_store_driver driver = {.struct_bytes = sizeof driver,
-                                           .name = "meter",
-                                           .get = meter_get,
-                                           .put = meter_put,
-                                           .stat = pass_stat,
-                                           .list = pass_list,
-                                           .remove = pass_remove};
     const uint64_t dims[] = {N};
     uint16_t *live = calloc(N, 2), *found = calloc(N, 2);
     const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0, NULL};
     const dw_element element = dw_dtype_element(DW_BF16);
     dw_error err = {0};
-    job j = {.store = kit_mem_store(), .n = RANKS};
+    job j = {.n = RANKS};
+    store = kit_mem_store();
     fill_weights(live, N, element);
     for (size_t i = 0; i < RANKS; i++) {
         rank *r = &j.ranks[i];
-        const uint64_t first = N * i / RANKS, end = N * (i + 1) / RANKS;
-        *r = (rank){.store = j.store, .tensors = &tensor, .n_tensors = 1};
+        const uint64_t first = N * i / RANKS, last = N * (i + 1) / RANKS;
+        *r = (rank){.store = store, .tensors = &tensor, .n_tensors = 1};
         dw_publish_options_init(&r->options);
-        r->shards[0] = (dw_shard){0, first, end - first, live + first};
+        r->shards[0] = (dw_shard){0, first, last - first, live + first};
         r->options.shards = r->shards;
         r->options.n_shards = 1;
         r->options.n_threads = 1;
@@ -930,10 +868,11 @@ TEST(test_late_joiner)
             assert_ok(j.ranks[i].status, &j.ranks[i].error);
     }
     assert_ok(dw_publisher_drain(j.ranks[0].p, &err), &err);
-    assert_true(kit_find(j.store, "ways/", "-anchor", NULL) > 0);
+    assert_true(kit_find(store, "ways/", "-anchor", NULL) > 0);
 
-    meter m = {.inner = j.store};
-    dw_store *metered = pass_open(&driver, &m);
+    meter m = {.inner = store};
+    dw_store *metered =
+        pass_open(&(dw_store_driver){.name = "meter", .get = meter_get}, &m);
     dw_tensor target = tensor;
     target.data = found;
     dw_follow_options follow;
@@ -953,7 +892,7 @@ TEST(test_late_joiner)
     for (size_t i = 0; i < RANKS; i++)
         dw_publisher_close(j.ranks[i].p);
     dw_store_close(metered);
-    dw_store_close(j.store);
+    dw_store_close(store);
     free(live);
     free(found);
 }

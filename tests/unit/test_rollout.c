@@ -338,52 +338,96 @@ static void follow_to(dw_rollout *r, uint64_t goal)
     fail_msg("it never gets to version %u", (unsigned)goal);
 }
 
+/* A host at version 0 with engines that read its directory. */
+typedef struct host {
+    char *dir;
+    size_t n;
+    toy toys[2], *t; /* the first */
+    dw_engine *engines[2];
+    dw_follow_options follow;
+    dw_rollout_options options;
+    dw_rollout *r;
+} host;
+
+static void host_make(host *h, const bed *b, size_t n, bool own_copy)
+{
+    dw_error err = {0};
+    *h = (host){.dir = new_dir(), .n = n, .t = h->toys};
+    pull_first(b, h->dir);
+    for (size_t i = 0; i < n; i++) {
+        h->toys[i] = (toy){.dir = h->dir, .own_copy = own_copy, .truth = b->truth};
+        start(&h->toys[i]);
+        assert_ok(dw_engine_new(&h->engines[i], &toy_driver, &h->toys[i],
+                                i ? "here" : NULL, NULL, &err),
+                  &err);
+    }
+    h->follow = follow_into(h->dir);
+    h->options.engines = h->engines;
+    h->options.n_engines = n;
+}
+
+static dw_rollout *host_open(host *h, const bed *b)
+{
+    dw_error err = {0};
+    assert_ok(dw_rollout_open(&h->r, b->store, &h->follow, &h->options, &err), &err);
+    return h->r;
+}
+
+/* The same, and its engines serve version 1. */
+static dw_rollout *host_begin(host *h, const bed *b)
+{
+    follow_to(host_open(h, b), 1);
+    return h->r;
+}
+
+/* Engines that say so get versions that they do not read in place. */
+static void host_set_own_weights(host *h)
+{
+    for (size_t i = 0; i < h->n; i++)
+        h->engines[i]->own_weights = true;
+}
+
+static void assert_at_last(const host *h, const bed *b)
+{
+    for (size_t i = 0; i < h->n; i++) {
+        assert_true(h->toys[i].running);
+        assert_int_equal(h->toys[i].version, LAST);
+        assert_true(look(&h->toys[i]) == b->truth[LAST]);
+    }
+}
+
+static void host_free(host *h)
+{
+    dw_rollout_close(h->r);
+    for (size_t i = 0; i < h->n; i++)
+        dw_engine_close(h->engines[i]);
+    free(h->dir);
+}
+
 /* One run with a fault at call FAIL_AT; false if there were fewer calls. */
 static bool run_with(const bed *b, unsigned fail_at, fault f, bool own_copy,
                      size_t n_toys, bool kill_host)
 {
-    char *dir = new_dir();
-    toy toys[2];
-    dw_engine *engines[2];
-    dw_error err = {0};
+    host h;
     unsigned n_news = 0;
-    pull_first(b, dir);
-    for (size_t i = 0; i < n_toys; i++) {
-        toys[i] = (toy){.dir = dir,
-                        .own_copy = own_copy,
-                        .truth = b->truth,
-                        .fail_at = i == 0 ? fail_at : 0,
-                        .fault = f};
-        start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], "here", NULL, &err),
-                  &err);
-    }
-    dw_rollout_options options = {.engines = engines, .n_engines = n_toys};
-    options.n_tries = 2;
-    options.watch.engine = watch_engine;
-    options.watch.context = &n_news;
-    dw_follow_options follow = follow_into(dir);
-    dw_rollout *r;
-    assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
-    follow_to(r, 1);
-    follow_to(r, 2);
-    if (kill_host) {
-        dw_rollout_close(r);
-        assert_ok(dw_rollout_open(&r, b->store, &follow, &options, &err), &err);
-    }
-    follow_to(r, LAST);
-    assert_true(n_news > 0);
-    for (size_t i = 0; i < n_toys; i++) {
-        assert_true(toys[i].running);
-        assert_int_equal(toys[i].version, LAST);
-        assert_true(look(&toys[i]) == b->truth[LAST]);
-    }
-    bool came = fail_at <= toys[0].n_calls;
-    dw_rollout_close(r);
+    host_make(&h, b, n_toys, own_copy);
+    h.t->fail_at = fail_at;
     for (size_t i = 0; i < n_toys; i++)
-        dw_engine_close(engines[i]);
-    assert_true(digest_dir(dir) == b->truth[LAST]);
-    free(dir);
+        h.toys[i].fault = f;
+    h.options.n_tries = 2;
+    h.options.watch.engine = watch_engine;
+    h.options.watch.context = &n_news;
+    follow_to(host_begin(&h, b), 2);
+    if (kill_host) {
+        dw_rollout_close(h.r);
+        host_open(&h, b);
+    }
+    follow_to(h.r, LAST);
+    assert_true(n_news > 0);
+    assert_at_last(&h, b);
+    assert_true(digest_dir(h.dir) == b->truth[LAST]);
+    const bool came = fail_at <= h.t->n_calls;
+    host_free(&h);
     return came;
 }
 
@@ -411,32 +455,6 @@ TEST(test_two_engines)
     bed_free(&b);
 }
 
-/* A host at version 0 with one engine. */
-typedef struct host {
-    char *dir;
-    toy t;
-    dw_engine *engine;
-} host;
-
-static void host_make(host *h, const bed *b, dw_rollout_options *options)
-{
-    dw_error err = {0};
-    *h = (host){.dir = new_dir()};
-    pull_first(b, h->dir);
-    h->t = (toy){.dir = h->dir, .truth = b->truth};
-    start(&h->t);
-    assert_ok(dw_engine_new(&h->engine, &toy_driver, &h->t, NULL, NULL, &err), &err);
-    *options = (dw_rollout_options){0};
-    options->engines = &h->engine;
-    options->n_engines = 1;
-}
-
-static void host_free(host *h)
-{
-    dw_engine_close(h->engine);
-    free(h->dir);
-}
-
 /* Without faults each version is a patch, except at the first contact. */
 TEST(test_patches)
 {
@@ -445,26 +463,22 @@ TEST(test_patches)
     bed_make(&b);
     for (int starts_late = 0; starts_late < 2; starts_late++) { /* after the host */
         host h;
-        dw_rollout_options options;
-        host_make(&h, &b, &options);
-        dw_follow_options follow = follow_into(h.dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
+        host_make(&h, &b, 1, false);
+        dw_rollout *r = host_open(&h, &b);
         if (starts_late) {
-            h.t.is_down = true;
+            h.t->is_down = true;
             assert_ok(dw_rollout_check(r, &err), &err);
             assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_AWAY);
-            assert_false(h.t.is_down);
+            assert_false(h.t->is_down);
         }
         assert_ok(dw_rollout_check(r, &err), &err);
-        assert_int_equal(h.t.n_updates, 1);
+        assert_int_equal(h.t->n_updates, 1);
         for (uint64_t v = 1; v <= LAST; v++)
             assert_ok(dw_rollout_sync(r, v, NULL, &err), &err);
         assert_true(dw_rollout_is_serving(r));
-        assert_int_equal(h.t.n_patches, LAST);
-        assert_int_equal(h.t.n_updates, LAST + 1);
+        assert_int_equal(h.t->n_patches, LAST);
+        assert_int_equal(h.t->n_updates, LAST + 1);
         assert_int_equal(dw_rollout_engine(r, 0)->version, LAST);
-        dw_rollout_close(r);
         host_free(&h);
     }
     bed_free(&b);
@@ -472,9 +486,7 @@ TEST(test_patches)
 
 /* The engines' calls so far when a phase is announced. */
 typedef struct phase_log {
-    const toy *toys;
-    size_t n_toys;
-    const char *dir;
+    const host *h;
     unsigned n_announced[DW_PHASE_FINISH + 1];
 } phase_log;
 
@@ -485,8 +497,8 @@ static void watch_phase(void *context, dw_phase phase, uint64_t version)
     if (phase != DW_PHASE_IDLE)
         assert_int_equal(version, goal);
     log->n_announced[phase]++;
-    for (size_t i = 0; i < log->n_toys; i++) {
-        const toy *t = &log->toys[i];
+    for (size_t i = 0; i < log->h->n; i++) {
+        const toy *t = &log->h->toys[i];
         const bool is_paused = phase == DW_PHASE_APPLY || phase == DW_PHASE_RESUME;
         assert_true(t->running == !is_paused);
         assert_int_equal(t->n_resumed, phase < DW_PHASE_FINISH && phase > 0 ? 0 : 1);
@@ -496,7 +508,7 @@ static void watch_phase(void *context, dw_phase phase, uint64_t version)
             assert_int_equal(t->version, goal - 1);
     }
     if (phase <= DW_PHASE_APPLY && phase > 0)
-        assert_true(digest_dir(log->dir) == log->toys[0].truth[goal - 1]);
+        assert_true(digest_dir(log->h->dir) == log->h->t->truth[goal - 1]);
 }
 
 /* Each phase is announced once, before any engine sees it. */
@@ -506,35 +518,20 @@ TEST(test_phases)
     dw_error err = {0};
     bed_make(&b);
     for (size_t n_toys = 1; n_toys <= 2; n_toys++) {
-        char *dir = new_dir();
-        toy toys[2];
-        dw_engine *engines[2];
-        pull_first(&b, dir);
-        for (size_t i = 0; i < n_toys; i++) {
-            toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
-            start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
-                      &err);
-        }
-        phase_log log = {toys, n_toys, dir, {0}};
-        dw_rollout_options options = {.engines = engines, .n_engines = n_toys};
-        options.watch.context = &log;
-        dw_follow_options follow = follow_into(dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, 1);
+        host h;
+        phase_log log = {&h, {0}};
+        host_make(&h, &b, n_toys, true);
+        h.options.watch.context = &log;
+        dw_rollout *r = host_begin(&h, &b);
         for (size_t i = 0; i < n_toys; i++)
-            toys[i].n_paused = toys[i].n_resumed = 0;
+            h.toys[i].n_paused = h.toys[i].n_resumed = 0;
         r->options.watch.phase = watch_phase;
         assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
         r->options.watch.phase = NULL;
         for (dw_phase phase = DW_PHASE_IDLE; phase <= DW_PHASE_FINISH; phase++)
             assert_int_equal(log.n_announced[phase], 1);
         assert_true(dw_rollout_is_serving(r));
-        dw_rollout_close(r);
-        for (size_t i = 0; i < n_toys; i++)
-            dw_engine_close(engines[i]);
-        free(dir);
+        host_free(&h);
     }
     bed_free(&b);
 }
@@ -544,33 +541,18 @@ TEST(test_phases)
 TEST(test_slow_update)
 {
     bed b;
+    host h;
     dw_error err = {0};
     bed_make(&b);
-    char *dir = new_dir();
-    toy toys[2];
-    dw_engine *engines[2];
-    pull_first(&b, dir);
-    for (size_t i = 0; i < 2; i++) {
-        toys[i] = (toy){.dir = dir, .truth = b.truth};
-        start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
-                  &err);
-    }
-    dw_rollout_options options = {.engines = engines, .n_engines = 2};
-    dw_follow_options follow = follow_into(dir);
-    dw_rollout *r;
-    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-    follow_to(r, 1);
-    toys[1].n_paused = toys[1].n_resumed = 0;
-    toys[0].faster = &toys[1];
+    host_make(&h, &b, 2, false);
+    dw_rollout *r = host_begin(&h, &b);
+    h.toys[1].n_paused = h.toys[1].n_resumed = 0;
+    h.t->faster = &h.toys[1];
     assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
     assert_true(dw_rollout_is_serving(r));
-    assert_int_equal(toys[0].version, 2);
-    assert_int_equal(toys[1].version, 2);
-    dw_rollout_close(r);
     for (size_t i = 0; i < 2; i++)
-        dw_engine_close(engines[i]);
-    free(dir);
+        assert_int_equal(h.toys[i].version, 2);
+    host_free(&h);
     bed_free(&b);
 }
 
@@ -582,32 +564,26 @@ TEST(test_away)
     bed_make(&b);
     for (int patient = 0; patient < 2; patient++) {
         host h;
-        dw_rollout_options options;
-        host_make(&h, &b, &options);
-        options.patience_ms = patient ? 0 : 1;
-        dw_follow_options follow = follow_into(h.dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, 1);
-        h.t.fail_at = h.t.n_calls + 1; /* the next probe; it is down for the pause too */
-        h.t.fault = DIES;
+        host_make(&h, &b, 1, false);
+        h.options.patience_ms = patient ? 0 : 1;
+        dw_rollout *r = host_begin(&h, &b);
+        h.t->fail_at =
+            h.t->n_calls + 1; /* the next probe; it is down for the pause too */
+        h.t->fault = DIES;
         dw_status status = dw_rollout_sync(r, 2, NULL, &err);
         if (!patient && status != DW_OK) {
             dw_sleep_ms(2);
-            h.t.is_down = true; /* still */
+            h.t->is_down = true; /* still */
             status = dw_rollout_sync(r, 2, NULL, &err);
         }
-        if (patient) {
+        if (patient)
             assert_fails(status, DW_UNAVAILABLE, &err);
-            assert_true(digest_dir(h.dir) == b.truth[1]);
-        } else {
+        else
             assert_ok(status, &err);
-            assert_true(digest_dir(h.dir) == b.truth[2]);
-        }
+        assert_true(digest_dir(h.dir) == b.truth[patient ? 1 : 2]);
         assert_false(dw_rollout_is_serving(r));
         follow_to(r, LAST);
-        assert_int_equal(h.t.version, LAST);
-        dw_rollout_close(r);
+        assert_int_equal(h.t->version, LAST);
         host_free(&h);
     }
     bed_free(&b);
@@ -622,40 +598,25 @@ TEST(test_resume_lost)
     bed_make(&b);
     for (int i_case = 0; i_case < 4; i_case++) {
         const bool own_copy = i_case & 1, by_check = i_case & 2;
-        char *dir = new_dir();
-        toy toys[2];
-        dw_engine *engines[2];
-        pull_first(&b, dir);
-        for (size_t i = 0; i < 2; i++) {
-            toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
-            start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
-                      &err);
-        }
-        dw_rollout_options options = {.engines = engines, .n_engines = 2};
-        dw_follow_options follow = follow_into(dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, 1);
-        toys[0].fail_at = toys[0].n_calls + 3; /* probe, pause, resume */
-        toys[0].fault = SILENT;
-        toys[1].fail_at = toys[1].n_calls + 2; /* probe, pause */
-        toys[1].fault = DIES;
+        host h;
+        host_make(&h, &b, 2, own_copy);
+        dw_rollout *r = host_begin(&h, &b);
+        h.toys[0].fail_at = h.toys[0].n_calls + 3; /* probe, pause, resume */
+        h.toys[0].fault = SILENT;
+        h.toys[1].fail_at = h.toys[1].n_calls + 2; /* probe, pause */
+        h.toys[1].fault = DIES;
         assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
-        assert_false(toys[0].running);
-        toys[1].is_down = true; /* still */
+        assert_false(h.toys[0].running);
+        h.toys[1].is_down = true; /* still */
         if (by_check)
             assert_ok(dw_rollout_check(r, &err), &err);
         else
             assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
-        assert_true(toys[0].running);
+        assert_true(h.toys[0].running);
         assert_int_equal(dw_rollout_engine(r, 0)->state, DW_ENGINE_BEHIND);
-        assert_true(digest_dir(dir) == b.truth[1]);
+        assert_true(digest_dir(h.dir) == b.truth[1]);
         follow_to(r, LAST);
-        dw_rollout_close(r);
-        for (size_t i = 0; i < 2; i++)
-            dw_engine_close(engines[i]);
-        free(dir);
+        host_free(&h);
     }
     bed_free(&b);
 }
@@ -684,24 +645,13 @@ TEST(test_hang)
     dw_error err = {0};
     bed_make(&b);
     for (int own_copy = 0; own_copy < 2; own_copy++) {
-        char *dir = new_dir();
-        toy toys[2];
-        dw_engine *engines[2];
-        pull_first(&b, dir);
-        for (size_t i = 0; i < 2; i++) {
-            toys[i] = (toy){.dir = dir, .own_copy = own_copy, .truth = b.truth};
-            start(&toys[i]);
-            assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
-                      &err);
-            if (own_copy)
-                engines[i]->own_weights = true;
-        }
-        dw_rollout_options options = {.engines = engines, .n_engines = 2};
-        options.patience_ms = own_copy ? DW_PAUSE_GRACE_MS : 0;
-        dw_follow_options follow = follow_into(dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, 1);
+        host h;
+        host_make(&h, &b, 2, own_copy);
+        toy *const toys = h.toys;
+        if (own_copy)
+            host_set_own_weights(&h);
+        h.options.patience_ms = own_copy ? DW_PAUSE_GRACE_MS : 0;
+        dw_rollout *r = host_begin(&h, &b);
         toys[0].other = &toys[1];
         toys[0].hangs = true;
         toys[1].n_paused = toys[1].n_resumed = 0;
@@ -722,19 +672,12 @@ TEST(test_hang)
         assert_int_equal(toys[1].version, own_copy ? 3 : 1);
         assert_int_equal(toys[1].n_paused - n_paused, own_copy ? 1 : 0);
         assert_int_equal(toys[0].version, 1);
-        assert_true(digest_dir(dir) == b.truth[own_copy ? 3 : 1]);
+        assert_true(digest_dir(h.dir) == b.truth[own_copy ? 3 : 1]);
 
         toys[0].hangs = false;
         follow_patiently(r, LAST);
-        for (size_t i = 0; i < 2; i++) {
-            assert_true(toys[i].running);
-            assert_int_equal(toys[i].version, LAST);
-            assert_true(look(&toys[i]) == b.truth[LAST]);
-        }
-        dw_rollout_close(r);
-        for (size_t i = 0; i < 2; i++)
-            dw_engine_close(engines[i]);
-        free(dir);
+        assert_at_last(&h, &b);
+        host_free(&h);
     }
     bed_free(&b);
 }
@@ -749,39 +692,35 @@ TEST(test_hang_in_place)
     bed_make(&b);
     for (int ends = 0; ends < 2; ends++) {
         host h;
-        dw_rollout_options options;
-        host_make(&h, &b, &options);
-        options.patience_ms = 1;
-        dw_follow_options follow = follow_into(h.dir);
-        dw_rollout *r;
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, 1);
-        h.t.hangs = h.t.wakes = true;
+        host_make(&h, &b, 1, false);
+        h.options.patience_ms = 1;
+        dw_rollout *r = host_begin(&h, &b);
+        h.t->hangs = h.t->wakes = true;
         r->engines[0].state = DW_HOST_HUNG;
         r->engines[0].answered = true;
         r->engines[0].engine->away_at = 1;
         assert_ok(dw_rollout_check(r, &err), &err);
         assert_true(r->engines[0].retry.running);
-        while (!h.t.is_asked)
+        while (!h.t->is_asked)
             dw_sleep_ms(1);
         assert_ok(dw_rollout_sync(r, 2, NULL, &err), &err);
         assert_true(digest_dir(h.dir) == b.truth[2]);
-        assert_int_equal(h.t.version, 1);
+        assert_int_equal(h.t->version, 1);
 
-        const unsigned n_resumed = h.t.n_resumed;
-        h.t.hangs = false;
+        const unsigned n_resumed = h.t->n_resumed;
+        h.t->hangs = false;
         while (!r->engines[0].retry.done)
             dw_sleep_ms(1);
-        assert_false(h.t.running);
+        assert_false(h.t->running);
         if (!ends) {
             follow_patiently(r, LAST);
-            assert_true(h.t.running);
-            assert_int_equal(h.t.version, LAST);
+            assert_at_last(&h, &b);
         }
         dw_rollout_close(r);
+        h.r = NULL;
         if (ends)
-            assert_int_equal(h.t.n_resumed, n_resumed);
-        assert_true(h.t.running == !ends);
+            assert_int_equal(h.t->n_resumed, n_resumed);
+        assert_true(h.t->running == !ends);
         host_free(&h);
     }
     bed_free(&b);
@@ -793,24 +732,13 @@ TEST(test_hang_in_place)
 TEST(test_frozen)
 {
     bed b;
+    host h;
     dw_error err = {0};
     bed_make(&b);
-    char *dir = new_dir();
-    toy toys[2];
-    dw_engine *engines[2];
-    pull_first(&b, dir);
-    for (size_t i = 0; i < 2; i++) {
-        toys[i] = (toy){.dir = dir, .own_copy = true, .truth = b.truth};
-        start(&toys[i]);
-        assert_ok(dw_engine_new(&engines[i], &toy_driver, &toys[i], NULL, NULL, &err),
-                  &err);
-        engines[i]->own_weights = true;
-    }
-    dw_rollout_options options = {.engines = engines, .n_engines = 2};
-    dw_follow_options follow = follow_into(dir);
-    dw_rollout *r;
-    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-    follow_to(r, 1);
+    host_make(&h, &b, 2, true);
+    toy *const toys = h.toys;
+    host_set_own_weights(&h);
+    dw_rollout *r = host_begin(&h, &b);
     const unsigned n_patches = toys[0].n_patches;
     toys[0].frozen = true;
     unsigned n_tries = 0;
@@ -831,16 +759,9 @@ TEST(test_frozen)
 
     toys[0].frozen = false;
     follow_patiently(r, LAST);
-    for (size_t i = 0; i < 2; i++) {
-        assert_true(toys[i].running);
-        assert_int_equal(toys[i].version, LAST);
-        assert_true(look(&toys[i]) == b.truth[LAST]);
-    }
+    assert_at_last(&h, &b);
     assert_true(toys[0].n_patches <= n_patches + 1); /* at most that from 3 */
-    dw_rollout_close(r);
-    for (size_t i = 0; i < 2; i++)
-        dw_engine_close(engines[i]);
-    free(dir);
+    host_free(&h);
     bed_free(&b);
 }
 
@@ -850,30 +771,23 @@ TEST(test_left_out_ends)
 {
     bed b;
     host h;
-    dw_rollout_options options;
     dw_error err = {0};
     const dw_error ended = {.code = DW_NOT_FOUND};
     bed_make(&b);
-    host_make(&h, &b, &options);
-    h.t.own_copy = true;
-    h.engine->own_weights = true;
-    dw_follow_options follow = follow_into(h.dir);
-    dw_rollout *r;
-    assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-    follow_to(r, 1);
+    host_make(&h, &b, 1, true);
+    host_set_own_weights(&h);
+    dw_rollout *r = host_begin(&h, &b);
     dw_host_engine *e = &r->engines[0];
     e->state = DW_HOST_HUNG;
     e->part = DW_PART_LEFT_OUT;
     e->is_silent = true;
-    h.engine->away_at = 1;
-    h.t.is_down = true;
+    h.engines[0]->away_at = 1;
+    h.t->is_down = true;
     dw_host_engine_retried(e, DW_NOT_FOUND, &ended);
     assert_fails(dw_rollout_sync(r, 2, NULL, &err), DW_UNAVAILABLE, &err);
     assert_true(digest_dir(h.dir) == b.truth[1]);
     follow_patiently(r, LAST);
-    assert_true(h.t.running);
-    assert_true(look(&h.t) == b.truth[LAST]);
-    dw_rollout_close(r);
+    assert_at_last(&h, &b);
     host_free(&h);
     bed_free(&b);
 }
@@ -908,32 +822,27 @@ TEST(test_open_without_store)
     bed_make(&b);
     for (int own_copy = 0; own_copy < 2; own_copy++) {
         host h;
-        dw_rollout_options options;
         dw_rollout *r;
         bool pending = false;
-        host_make(&h, &b, &options);
-        h.t.own_copy = own_copy;
-        dw_follow_options follow = follow_into(h.dir);
+        host_make(&h, &b, 1, own_copy);
         kill_after_commit(&b, h.dir, 1);
-        h.t.running = false; /* it was paused */
+        h.t->running = false; /* it was paused */
         assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
         assert_true(pending);
 
         dw_store *away = kit_mem_store();
-        assert_fails(dw_rollout_open(&r, away, &follow, &options, &err), DW_NOT_FOUND,
+        assert_fails(dw_rollout_open(&r, away, &h.follow, &h.options, &err), DW_NOT_FOUND,
                      &err);
         dw_store_close(away);
         assert_ok(dw_follower_pending(h.dir, &pending, &err), &err);
         assert_false(pending);
-        assert_true(digest_dir(h.t.dir) == b.truth[1]);
-        assert_true(h.t.running);
-        assert_int_equal(h.t.version, 1);
-        assert_true(look(&h.t) == b.truth[1]);
+        assert_true(digest_dir(h.dir) == b.truth[1]);
+        assert_true(h.t->running);
+        assert_int_equal(h.t->version, 1);
+        assert_true(look(h.t) == b.truth[1]);
 
-        assert_ok(dw_rollout_open(&r, b.store, &follow, &options, &err), &err);
-        follow_to(r, LAST);
-        assert_int_equal(h.t.version, LAST);
-        dw_rollout_close(r);
+        follow_to(host_open(&h, &b), LAST);
+        assert_int_equal(h.t->version, LAST);
         host_free(&h);
     }
     bed_free(&b);
@@ -1041,37 +950,34 @@ TEST(test_damaged_patch)
     bed_make(&b);
     for (int i_case = 0; i_case < 8 * N_DAMAGES; i_case++) {
         const bool own_copy = i_case & 1, was_paused = i_case & 2, half = i_case & 4;
-        const int damage = i_case / 8;
+        const bool is_whole = own_copy || !half;
         host h;
-        dw_rollout_options options;
-        dw_rollout *r = NULL;
-        host_make(&h, &b, &options);
-        h.t.own_copy = own_copy;
+        host_make(&h, &b, 1, own_copy);
         if (own_copy)
-            h.engine->own_weights = true;
+            host_set_own_weights(&h);
         kill_after_commit(&b, h.dir, 1);
-        damage_patch(&b, h.dir, damage);
+        damage_patch(&b, h.dir, i_case / 8);
         if (half && !own_copy && !was_paused)
-            h.t.is_down = true; /* nothing serves weights that are half written */
+            h.t->is_down = true; /* nothing serves weights that are half written */
         if (half)
             spoil_weights(h.dir);
-        h.t.running = !was_paused;
-        const bool is_whole = own_copy || !half;
+        h.t->running = !was_paused;
 
-        dw_follow_options follow = follow_into(h.dir);
         dw_store *away = kit_mem_store();
-        assert_true(dw_rollout_open(&r, away, &follow, &options, &err) != DW_OK);
+        for (int is_there = 0; is_there < 2; is_there++) {
+            dw_store *store = is_there ? b.store : away;
+            const dw_status status =
+                dw_rollout_open(&h.r, store, &h.follow, &h.options, &err);
+            assert_true(is_there || status != DW_OK);
+            if (status == DW_OK)
+                dw_rollout_close(h.r); /* the directory was healed */
+            h.r = NULL;
+            assert_int_equal(h.t->n_paused, 0);
+            if (!h.t->is_down)
+                assert_true(h.t->running == (is_whole || !was_paused));
+        }
         dw_store_close(away);
-        assert_int_equal(h.t.n_paused, 0);
-        if (!h.t.is_down)
-            assert_true(h.t.running == (is_whole || !was_paused));
-
-        if (dw_rollout_open(&r, b.store, &follow, &options, &err) == DW_OK)
-            dw_rollout_close(r); /* the directory was healed */
-        assert_int_equal(h.t.n_paused, 0);
-        if (!h.t.is_down)
-            assert_true(h.t.running == (is_whole || !was_paused));
-        h.t.running = false; /* the next test starts another one */
+        h.t->running = false; /* the next test starts another one */
         host_free(&h);
     }
     bed_free(&b);
