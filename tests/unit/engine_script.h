@@ -152,4 +152,39 @@ static inline void check_allocations(const char *driver, const char *reply)
     same_end(&server);
 }
 
+/* ---- an engine and its server ---- */
+
+/* What a test plays: a server, an engine that asks it, and what the last call gave. DRIVER
+ * is defined where this file is included. */
+static scripted_server s;
+static const char *token; /* of the next engine */
+static dw_engine *engine;
+static dw_engine_info info;
+static dw_error err;
+static bool whole;
+
+#define BEGIN(...)                                                                       \
+    begin((const char *const[]){__VA_ARGS__},                                            \
+          sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *))
+
+static inline void begin(const char *const *replies, size_t n)
+{
+    script_start(&s, replies, (unsigned)n);
+    engine = open_engine(DRIVER, s.endpoint, token);
+    token = NULL;
+    err = (dw_error){0};
+}
+
+static inline void end(void)
+{
+    dw_engine_close(engine);
+    script_end(&s);
+}
+
+static inline void expect_apply(dw_status code, bool is_whole)
+{
+    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), code);
+    assert_int_equal(whole, is_whole);
+}
+
 #endif

@@ -2,6 +2,7 @@
 #include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
+#define DRIVER "sglang"
 #include "unit/engine_script.h"
 
 #define LABEL    "0123456789abcdef0123456789abcdef:7" /* of a_patch */
@@ -13,14 +14,8 @@
 
 TEST(test_probe)
 {
-    scripted_server s;
-    const char *replies[] = {INFO,       SERVER,     INFO,    INFO,
-                             UNLABELLED, UNLABELLED, UPDATED, INFO};
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("sglang", s.endpoint, "key");
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole;
+    token = "key";
+    BEGIN(INFO, SERVER, INFO, INFO, UNLABELLED, UNLABELLED, UPDATED, INFO);
     for (unsigned i = 0; i < 3; i++) { /* the software is asked for once */
         if (i == 2)                    /* from now on the label is believed */
             assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
@@ -29,8 +24,7 @@ TEST(test_probe)
         assert_string_equal(info.software, "SGLang 0.5.23");
     }
     assert_string_equal(engine->driver->name, "sglang");
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[0], "GET /model_info HTTP/1.1\r\n", 26);
     assert_memory_equal(s.requests[1], "GET /server_info HTTP/1.1\r\n", 27);
     assert_non_null(strstr(s.requests[2], "Authorization: Bearer key\r\n"));
@@ -38,66 +32,48 @@ TEST(test_probe)
 
 TEST(test_probe_older)
 {
-    scripted_server s;
-    script_start(&s,
-                 (const char *const[]){
-                     MISSING, REPLY("200 OK", "{\"weight_version\":\"default\"}"),
-                     MISSING, REPLY("500 X", "")},
-                 4);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
+    BEGIN(MISSING, REPLY("200 OK", "{\"weight_version\":\"default\"}"), MISSING,
+          REPLY("500 X", ""));
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(info.version, DW_NO_VERSION);
     assert_string_equal(info.software, "");
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[1], "GET /get_model_info ", 20);
     assert_memory_equal(s.requests[3], "GET /get_server_info ", 21);
 
     /* the message names the version that is too old */
-    script_start(&s,
-                 (const char *const[]){MISSING, REPLY("200 OK", "{\"model_path\":\"a\"}"),
-                                       MISSING,
-                                       REPLY("200 OK", "{\"version\":\"0.4.9\"}")},
-                 4);
-    engine = open_engine("sglang", s.endpoint, NULL);
+    BEGIN(MISSING, REPLY("200 OK", "{\"model_path\":\"a\"}"), MISSING,
+          REPLY("200 OK", "{\"version\":\"0.4.9\"}"));
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_UNSUPPORTED);
     assert_non_null(strstr(err.text, "SGLang 0.4.9 does not say"));
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
-typedef dw_status (*engine_call)(dw_engine *engine, bool *whole, dw_error *err);
+typedef dw_status (*engine_call)(void);
 
-static dw_status call_probe(dw_engine *engine, bool *whole, dw_error *err)
+static dw_status call_probe(void)
 {
-    dw_engine_info info;
-    *whole = false;
-    return dw_engine_probe(engine, &info, err);
+    return dw_engine_probe(engine, &info, &err);
 }
 
-static dw_status call_pause(dw_engine *engine, bool *whole, dw_error *err)
+static dw_status call_pause(void)
 {
-    *whole = false;
-    return dw_engine_pause(engine, &a_patch, err);
+    return dw_engine_pause(engine, &a_patch, &err);
 }
 
-static dw_status call_apply(dw_engine *engine, bool *whole, dw_error *err)
+static dw_status call_apply(void)
 {
-    return dw_engine_apply(engine, &a_patch, whole, err);
+    return dw_engine_apply(engine, &a_patch, &whole, &err);
 }
 
-static dw_status call_resume(dw_engine *engine, bool *whole, dw_error *err)
+static dw_status call_resume(void)
 {
-    *whole = false;
-    return dw_engine_resume(engine, &a_patch, err);
+    return dw_engine_resume(engine, &a_patch, &err);
 }
 
 static void check_fails(engine_call call, const char *reply, dw_status code,
                         const char *words)
 {
-    scripted_server s;
     /* it is resumed only once it is known to be whole */
     const bool resumes = call == call_resume;
     const char *replies[3];
@@ -107,20 +83,17 @@ static void check_fails(engine_call call, const char *reply, dw_status code,
     if (resumes)
         replies[n++] = UPDATED;
     replies[n++] = reply;
-    script_start(&s, replies, n);
     set_limit(reply);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole = true;
+    begin(replies, n);
     if (resumes)
-        assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    assert_int_equal(call(engine, &whole, &err), code);
+        expect_apply(DW_OK, true);
+    whole = true;
+    assert_int_equal(call(), code);
     assert_int_equal(err.code, code);
     assert_non_null(strstr(err.text, words));
-    assert_false(whole);
+    assert_true(whole == (call != call_apply));
     assert_false(dw_engine_is_gone(engine));
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 TEST(test_every_call_fails)
@@ -150,45 +123,29 @@ TEST(test_every_call_fails)
  * label is the update's version, or after another update. */
 TEST(test_not_resumed)
 {
-    scripted_server s;
-    script_start(&s, (const char *const[]){OK_REPLY}, 1);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_error err = {0};
+    BEGIN(OK_REPLY);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_CONFLICT);
     assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_CONFLICT);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 /* A fresh engine, whose label says that no update has begun, and one whose update was
  * refused. */
 TEST(test_label_shows_whole)
 {
-    scripted_server s;
-    const char *replies[] = {REPLY("200 OK", "{\"weight_version\":\"default\"}"),
-                             SERVER,
-                             UNLABELLED, /* the label is set to what it is */
-                             OK_REPLY,
-                             OK_REPLY,
-                             REPLY("200 OK", "{\"weight_version\":\"default\"}"),
-                             UNLABELLED,
-                             REPLY("401 X", ""),
-                             UNLABELLED, /* the label comes back */
-                             OK_REPLY};
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole = false;
+    BEGIN(REPLY("200 OK", "{\"weight_version\":\"default\"}"), SERVER,
+          UNLABELLED, /* the label is set to what it is */
+          OK_REPLY, OK_REPLY, REPLY("200 OK", "{\"weight_version\":\"default\"}"),
+          UNLABELLED, REPLY("401 X", ""), UNLABELLED, /* the label comes back */
+          OK_REPLY);
+    whole = false;
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
-    assert_true(whole);
+    expect_apply(DW_DENIED, true);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     static const char back[] =
         "{\"new_version\":\"default\",\"abort_all_requests\":false}";
     assert_string_equal(s.bodies[2], back);
@@ -198,17 +155,12 @@ TEST(test_label_shows_whole)
 
 TEST(test_calls)
 {
-    scripted_server s;
-    script_start(&s, (const char *const[]){OK_REPLY, UNLABELLED, UPDATED, OK_REPLY}, 4);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole = false;
+    BEGIN(OK_REPLY, UNLABELLED, UPDATED, OK_REPLY);
+    whole = false;
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    assert_true(whole);
+    expect_apply(DW_OK, true);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[0], "POST /pause_generation HTTP/1.1\r\n", 33);
     assert_string_equal(s.bodies[0], "{\"mode\":\"retract\"}");
     assert_memory_equal(s.requests[2], "POST /update_weights_from_disk HTTP/1.1\r\n", 41);
@@ -225,20 +177,12 @@ TEST(test_whole)
 {
     static const char denied[] = REPLY("401 X", "");
     static const char failed[] = REPLY("400 X", "{\"success\":false}");
-    scripted_server s;
-    const char *replies[] = {UNLABELLED, UPDATED, INFO,       UNLABELLED, denied,
-                             UNLABELLED, failed,  UNLABELLED, denied,     failed};
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole;
+    BEGIN(UNLABELLED, UPDATED, INFO, UNLABELLED, denied, UNLABELLED, failed, UNLABELLED,
+          denied, failed);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
-    assert_true(whole);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_false(whole);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_DENIED);
-    assert_false(whole);
+    expect_apply(DW_DENIED, true);
+    expect_apply(DW_CONFLICT, false);
+    expect_apply(DW_DENIED, false);
     /* as long as the label stays, nothing is updated */
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
     dw_engine_update bad = a_patch;
@@ -246,8 +190,7 @@ TEST(test_whole)
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_UNSUPPORTED);
     bad.dir = "/\xff";
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[3], "POST /update_weight_version ", 28);
     assert_memory_equal(s.requests[9], "POST /update_weight_version ", 28);
     assert_string_equal(s.bodies[3],
@@ -259,22 +202,13 @@ TEST(test_whole)
 TEST(test_label_goes)
 {
     static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole;
     for (size_t i = 0; i < 3; i++) {
-        scripted_server s;
-        script_start(&s,
-                     (const char *const[]){INFO, SERVER, INFO, UNLABELLED, UNLABELLED,
-                                           REPLY("500 X", "")},
-                     6);
-        dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+        BEGIN(INFO, SERVER, INFO, UNLABELLED, UNLABELLED, REPLY("500 X", ""));
         dw_engine_update update = a_patch;
         update.version = versions[i];
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
-        dw_engine_close(engine);
-        script_end(&s);
+        end();
         /* its label shows that it is whole; then it goes */
         assert_string_equal(s.bodies[3], "{\"new_version\":\"" LABEL
                                          "\",\"abort_all_requests\":false}");
@@ -282,17 +216,11 @@ TEST(test_label_goes)
                             "{\"new_version\":\"none\",\"abort_all_requests\":false}");
         assert_memory_equal(s.requests[5], "POST /update_weights_from_disk ", 31);
     }
-    scripted_server s;
-    script_start(
-        &s,
-        (const char *const[]){REPLY("200 OK", "{\"weight_version\":\"none\"}"), SERVER,
-                              REPLY("200 OK", "{\"weight_version\":\"none\"}"), UPDATED},
-        4);
-    dw_engine *engine = open_engine("sglang", s.endpoint, NULL);
+    BEGIN(REPLY("200 OK", "{\"weight_version\":\"none\"}"), SERVER,
+          REPLY("200 OK", "{\"weight_version\":\"none\"}"), UPDATED);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[3], "POST /update_weights_from_disk ", 31);
 }
 
@@ -300,10 +228,8 @@ TEST(test_gone)
 {
     char url[64];
     find_free_url(url);
-    dw_engine *engine = open_engine("sglang", url, NULL);
-    dw_error err = {0};
-    bool whole;
-    assert_int_equal(call_probe(engine, &whole, &err), DW_UNAVAILABLE);
+    engine = open_engine("sglang", url, NULL);
+    assert_int_equal(call_probe(), DW_UNAVAILABLE);
     assert_true(dw_engine_is_gone(engine));
     dw_engine_close(engine);
 }

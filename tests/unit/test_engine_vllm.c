@@ -2,6 +2,7 @@
 #include "unit/suite.h"
 
 #include "deltawire/deltawire.h"
+#define DRIVER "vllm"
 #include "unit/engine_script.h"
 
 #define VERSION REPLY("200 OK", "{\"version\":\"0.32.0\"}")
@@ -42,21 +43,12 @@ TEST(test_probe)
         char reply[256];
         snprintf(reply, sizeof reply, REPLY("200 OK", "{\"weight_version\":\"%s\"}"),
                  labels[i].label);
-        scripted_server s;
-        script_start(
-            &s,
-            (const char *const[]){UNLABELLED, DONE, STOPPED, DONE, DONE, VERSION, reply},
-            7);
-        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-        dw_engine_info info;
-        dw_error err = {0};
-        bool whole;
+        BEGIN(UNLABELLED, DONE, STOPPED, DONE, DONE, VERSION, reply);
         assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(info.version, labels[i].version);
         assert_string_equal(info.software, "vLLM 0.32.0");
-        dw_engine_close(engine);
-        script_end(&s);
+        end();
         assert_memory_equal(s.requests[5], "GET /version HTTP/1.1\r\n", 23);
         assert_memory_equal(s.requests[6], "GET /weight_info HTTP/1.1\r\n", 27);
     }
@@ -66,32 +58,22 @@ TEST(test_probe)
  * believed before this process has brought the engine to a version. */
 TEST(test_first_contact)
 {
-    scripted_server s;
-    script_start(&s, (const char *const[]){VERSION, LABEL}, 2);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
+    BEGIN(VERSION, LABEL);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(info.version, DW_NO_VERSION);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 static void check_probe_fails(const char *const *replies, unsigned n, dw_status code,
                               const char *words)
 {
-    scripted_server s;
-    script_start(&s, replies, n);
     set_limit(replies[n - 1]);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
+    begin(replies, n);
     assert_int_equal(dw_engine_probe(engine, &info, &err), code);
     assert_non_null(strstr(err.text, words));
     assert_non_null(strstr(err.where, s.endpoint));
     assert_false(dw_engine_is_gone(engine));
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 TEST(test_probe_refuses)
@@ -118,16 +100,13 @@ TEST(test_probe_refuses)
 
 TEST(test_pause_resume)
 {
-    scripted_server s;
-    script_start(&s, (const char *const[]){SERVING, PAUSED, RESUMED, PAUSED}, 4);
-    dw_engine *engine = open_engine("vllm", s.endpoint, "top-secret");
-    dw_error err = {0};
+    token = "top-secret";
+    BEGIN(SERVING, PAUSED, RESUMED, PAUSED);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
     /* it was found serving once: no need to ask again */
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[0], "GET /is_paused HTTP/1.1\r\n", 25);
     assert_memory_equal(s.requests[1], "POST /pause?mode=keep HTTP/1.1\r\n", 32);
     assert_memory_equal(s.requests[2], "POST /resume HTTP/1.1\r\n", 23);
@@ -136,23 +115,16 @@ TEST(test_pause_resume)
         assert_non_null(strstr(s.requests[i], "Authorization: Bearer top-secret\r\n"));
 }
 
-/* Opens an engine that is found paused with LABEL, and asks for its label. */
-static dw_engine *find_paused(scripted_server *s, const char *label, const char *then[2])
+/* Begins with an engine that is found paused with LABEL, and asks for its label. */
+static void find_paused(const char *label, const char *const then[2])
 {
-    static char info[192];
-    snprintf(info, sizeof info, REPLY("200 OK", "{\"weight_version\":\"%s\"}"), label);
-    script_start(
-        s,
-        (const char *const[]){STOPPED, PAUSED, VERSION, info, STOPPED, then[0], then[1]},
-        then[1]   ? 7
-        : then[0] ? 6
-                  : 5);
-    dw_engine *engine = open_engine("vllm", s->endpoint, NULL);
-    dw_engine_info found;
-    dw_error err = {0};
+    static char named[192];
+    snprintf(named, sizeof named, REPLY("200 OK", "{\"weight_version\":\"%s\"}"), label);
+    const char *const replies[] = {STOPPED, PAUSED,  VERSION, named,
+                                   STOPPED, then[0], then[1]};
+    begin(replies, then[1] ? 7 : then[0] ? 6 : 5);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_probe(engine, &found, &err), DW_OK);
-    return engine;
+    assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
 }
 
 /* An engine that is found paused may be in the middle of an update. An update takes the
@@ -178,16 +150,12 @@ TEST(test_found_paused)
         {"default", {MISSING, NULL}, true, DW_CONFLICT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        scripted_server s;
-        dw_error err = {0};
-        const char *then[2] = {cases[i].then[0], cases[i].then[1]};
-        dw_engine *engine = find_paused(&s, cases[i].label, then);
+        find_paused(cases[i].label, cases[i].then);
         assert_int_equal(
             dw_engine_resume(engine, cases[i].is_known ? &a_patch : NULL, &err),
             cases[i].code);
-        dw_engine_close(engine);
-        script_end(&s);
-        if (then[1]) { /* the label stays as it is */
+        end();
+        if (cases[i].then[1]) { /* the label stays as it is */
             char body[128];
             snprintf(body, sizeof body,
                      "{\"new_version\":\"%s\",\"abort_all_requests\":false}",
@@ -200,19 +168,10 @@ TEST(test_found_paused)
 /* An engine that serves is whole, whatever its label is, and even if it was not asked. */
 TEST(test_found_serving)
 {
-    scripted_server s;
-    script_start(&s,
-                 (const char *const[]){
-                     VERSION, REPLY("200 OK", "{\"weight_version\":\"default\"}"),
-                     SERVING, RESUMED},
-                 4);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
+    BEGIN(VERSION, REPLY("200 OK", "{\"weight_version\":\"default\"}"), SERVING, RESUMED);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 /* An update that fails before it touches weights gives the label back before the engine
@@ -239,12 +198,8 @@ TEST(test_label_comes_back)
         replies[n++] = STOPPED;
         replies[n++] = UNLABELLED; /* the label is back */
         replies[n++] = RESUMED;
-        scripted_server s;
-        script_start(&s, replies, n);
-        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-        dw_engine_info info;
-        dw_error err = {0};
-        bool whole = false;
+        begin(replies, n);
+        whole = false;
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
         assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), cases[i].code);
@@ -253,8 +208,7 @@ TEST(test_label_comes_back)
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(info.version, DW_NO_VERSION);
         assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
-        dw_engine_close(engine);
-        script_end(&s);
+        end();
         for (unsigned at = first; at <= first + 4; at += 4)
             assert_string_equal(s.bodies[at], "{\"new_version\":\"" STREAM
                                               ":7\",\"abort_all_requests\":false}");
@@ -275,11 +229,8 @@ TEST(test_pause_resume_fail)
         for (unsigned at = 0; at < 3; at++) {
             const char *replies[] = {SERVING, PAUSED, RESUMED};
             replies[at] = f->reply;
-            scripted_server s;
-            script_start(&s, replies, at + 1);
             set_limit(f->reply);
-            dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-            dw_error err = {0};
+            begin(replies, at + 1);
             dw_status status = dw_engine_pause(engine, &a_patch, &err);
             if (at == 2) {
                 assert_int_equal(status, DW_OK);
@@ -289,28 +240,21 @@ TEST(test_pause_resume_fail)
             assert_int_equal(err.code, f->code);
             assert_non_null(strstr(err.text, f->words));
             assert_false(dw_engine_is_gone(engine));
-            dw_engine_close(engine);
-            script_end(&s);
+            end();
         }
     }
 }
 
 TEST(test_apply)
 {
-    scripted_server s;
-    const char *replies[] = {UNLABELLED, DONE, STOPPED, DONE, DONE, /* the patch */
-                             UNLABELLED, DONE, STOPPED, DONE, DONE};
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole = false;
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    assert_true(whole);
+    BEGIN(UNLABELLED, DONE, STOPPED, DONE, DONE, /* the patch */
+          UNLABELLED, DONE, STOPPED, DONE, DONE);
+    whole = false;
+    expect_apply(DW_OK, true);
     dw_engine_update snapshot = a_patch;
     snapshot.patch = NULL;
     assert_int_equal(dw_engine_apply(engine, &snapshot, &whole, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[0], "POST /update_weight_version ", 28);
     assert_string_equal(s.bodies[0],
                         "{\"new_version\":\"none\",\"abort_all_requests\":false}");
@@ -338,37 +282,23 @@ TEST(test_apply)
 TEST(test_label_goes)
 {
     static const uint64_t versions[] = {9, 7, 5}; /* the engine names 7 */
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole;
     for (size_t i = 0; i < 3; i++) {
-        scripted_server s;
-        script_start(&s,
-                     (const char *const[]){VERSION, LABEL, SERVING, PAUSED, UNLABELLED,
-                                           DONE, STOPPED, REPLY("500 X", "")},
-                     8);
-        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+        BEGIN(VERSION, LABEL, SERVING, PAUSED, UNLABELLED, DONE, STOPPED,
+              REPLY("500 X", ""));
         dw_engine_update update = a_patch;
         update.version = versions[i];
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(dw_engine_pause(engine, &update, &err), DW_OK);
         assert_int_equal(dw_engine_apply(engine, &update, &whole, &err), DW_CONFLICT);
-        dw_engine_close(engine);
-        script_end(&s);
+        end();
         assert_memory_equal(s.requests[4], "POST /update_weight_version ", 28);
         assert_memory_equal(s.requests[7], "POST /update_weights ", 21);
     }
-    scripted_server s;
-    script_start(&s,
-                 (const char *const[]){VERSION,
-                                       REPLY("200 OK", "{\"weight_version\":\"none\"}"),
-                                       DONE, STOPPED, DONE, DONE},
-                 6);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
+    BEGIN(VERSION, REPLY("200 OK", "{\"weight_version\":\"none\"}"), DONE, STOPPED, DONE,
+          DONE);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[2], "POST /start_weight_update ", 26);
 }
 
@@ -378,22 +308,15 @@ TEST(test_nothing_stored)
     static const char refused[] =
         REPLY("500 X", "{\"error\":{\"message\":\"Call to collective_rpc method failed: "
                        "nothing was stored: the version has no lm_head.weight\"}}");
-    const char *replies[] = {VERSION, LABEL,   SERVING, PAUSED, UNLABELLED, DONE,
-                             STOPPED, refused, STOPPED, DONE,   RESUMED};
-    scripted_server s;
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole = false;
+    BEGIN(VERSION, LABEL, SERVING, PAUSED, UNLABELLED, DONE, STOPPED, refused, STOPPED,
+          DONE, RESUMED);
+    whole = false;
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_true(whole);
+    expect_apply(DW_CONFLICT, true);
     assert_non_null(strstr(err.text, "the version has no lm_head.weight"));
     assert_int_equal(dw_engine_resume(engine, NULL, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[9], "POST /update_weight_version ", 28);
     assert_string_equal(s.bodies[9], "{\"new_version\":\"" STREAM
                                      ":7\",\"abort_all_requests\":false}");
@@ -418,12 +341,8 @@ TEST(test_restarted)
                                  refuses ? STOPPED : DONE,
                                  UNLABELLED,
                                  RESUMED};
-        scripted_server s;
-        script_start(&s, replies, refuses ? 13 : 11);
-        dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-        dw_engine_info info;
-        dw_error err = {0};
-        bool whole = false;
+        begin(replies, refuses ? 13 : 11);
+        whole = false;
         assert_int_equal(dw_engine_probe(engine, &info, &err), DW_OK);
         assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
         assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
@@ -431,8 +350,7 @@ TEST(test_restarted)
         assert_true(whole);
         if (refuses)
             assert_int_equal(dw_engine_resume(engine, &a_patch, &err), DW_OK);
-        dw_engine_close(engine);
-        script_end(&s);
+        end();
         assert_memory_equal(s.requests[7], "POST /pause?mode=keep ", 22);
         assert_string_equal(s.bodies[8],
                             "{\"new_version\":\"none\",\"abort_all_requests\":false}");
@@ -461,20 +379,16 @@ TEST(test_apply_fails)
                                          DONE,
                                          DONE};
                 replies[at] = f->reply;
-                scripted_server s;
-                script_start(&s, replies, at + 1);
                 set_limit(f->reply);
-                dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-                dw_error err = {0};
+                begin(replies, at + 1);
                 assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-                bool whole = true;
+                whole = true;
                 assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err),
                                  f->code);
                 assert_non_null(strstr(err.text, f->words));
                 bool untouched = at <= START || (at == UPDATE && f->code == DW_DENIED);
                 assert_int_equal(whole, untouched && !was_paused);
-                dw_engine_close(engine);
-                script_end(&s);
+                end();
             }
 }
 
@@ -487,78 +401,47 @@ TEST(test_whole_again)
         STOPPED,    PAUSED,     UNLABELLED, failed,                  /* start */
         UNLABELLED, DONE,       STOPPED,    DONE,   DONE, /* the whole update */
         PAUSED,     UNLABELLED, failed};                  /* start */
-    scripted_server s;
-    script_start(&s, replies, sizeof replies / sizeof *replies);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole;
+    begin(replies, sizeof replies / sizeof *replies);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_false(whole);
+    expect_apply(DW_CONFLICT, false);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_false(whole);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    assert_true(whole);
+    expect_apply(DW_CONFLICT, false);
+    expect_apply(DW_OK, true);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_true(whole);
-    dw_engine_close(engine);
-    script_end(&s);
+    expect_apply(DW_CONFLICT, true);
+    end();
 }
 
 /* A session that a killed process left open is closed, and its weights are not trusted.
  */
 TEST(test_session_left_open)
 {
-    scripted_server s;
-    script_start(
-        &s, (const char *const[]){UNLABELLED, ACTIVE, DONE, DONE, STOPPED, DONE, DONE},
-        7);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole;
+    BEGIN(UNLABELLED, ACTIVE, DONE, DONE, STOPPED, DONE, DONE);
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
     assert_memory_equal(s.requests[2], "POST /finish_weight_update ", 27);
     assert_string_equal(s.bodies[2], "{\"weight_version\":null}");
     assert_memory_equal(s.requests[3], "POST /start_weight_update ", 26);
 
-    script_start(&s, (const char *const[]){SERVING, PAUSED, UNLABELLED, ACTIVE, ACTIVE},
-                 5);
-    engine = open_engine("vllm", s.endpoint, NULL);
+    BEGIN(SERVING, PAUSED, UNLABELLED, ACTIVE, ACTIVE);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_CONFLICT);
-    assert_false(whole);
-    dw_engine_close(engine);
-    script_end(&s);
+    expect_apply(DW_CONFLICT, false);
+    end();
 }
 
 TEST(test_no_back_end)
 {
-    scripted_server s;
-    script_start(
-        &s,
-        (const char *const[]){
-            UNLABELLED, REPLY("500 X", "{\"error\":{\"message\":\"Weight transfer not "
-                                       "configured. Please set it.\"}}")},
-        2);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
-    bool whole;
+    BEGIN(UNLABELLED, REPLY("500 X", "{\"error\":{\"message\":\"Weight transfer not "
+                                     "configured. Please set it.\"}}"));
     assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_UNSUPPORTED);
     assert_non_null(strstr(err.text, "--weight-transfer-config"));
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 TEST(test_not_utf8)
 {
-    dw_engine *engine = open_engine("vllm", "http://127.0.0.1:1", NULL);
+    engine = open_engine("vllm", "http://127.0.0.1:1", NULL);
     dw_engine_update bad = a_patch;
-    dw_error err = {0};
-    bool whole;
     bad.dir = "/a\xff";
     assert_int_equal(dw_engine_apply(engine, &bad, &whole, &err), DW_INVALID);
     bad.dir = NULL;
@@ -575,10 +458,7 @@ TEST(test_gone)
     script_start(&proxy, NULL, 0);
     setenv("http_proxy", proxy.endpoint, 1);
     setenv("all_proxy", proxy.endpoint, 1);
-    dw_engine *engine = open_engine("vllm", url, NULL);
-    dw_engine_info info;
-    dw_error err = {0};
-    bool whole;
+    engine = open_engine("vllm", url, NULL);
     assert_int_equal(dw_engine_probe(engine, &info, &err), DW_UNAVAILABLE);
     assert_true(dw_engine_is_gone(engine));
     assert_non_null(strstr(err.text, "nobody listens there"));
@@ -594,13 +474,10 @@ TEST(test_gone)
 /* A dead kept connection is replaced. Then nobody listens any more. */
 TEST(test_kept_connection)
 {
-    scripted_server s;
     /* the server reads the second request, hangs up, and gets it again */
     static const char kept[] = "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n"
                                "{\"status\":\"paused\"}";
-    script_start(&s, (const char *const[]){SERVING, kept, "", PAUSED}, 4);
-    dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-    dw_error err = {0};
+    BEGIN(SERVING, kept, "", PAUSED);
     assert_int_equal(dw_engine_pause(engine, NULL, &err), DW_OK);
     assert_int_equal(dw_engine_pause(engine, NULL, &err), DW_OK);
     script_end(&s);
@@ -633,20 +510,15 @@ TEST(test_long_reply)
 /* A server that repeats the token does not get it into an error message. */
 TEST(test_token_stays_hidden)
 {
-    scripted_server s;
-    script_start(&s,
-                 (const char *const[]){REPLY("403 X", "no top-secret here"),
-                                       REPLY("200 OK", "{\"status\":\"top-secret\"}")},
-                 2);
-    dw_engine *engine = open_engine("vllm", s.endpoint, "top-secret");
-    dw_error err = {0};
+    token = "top-secret";
+    BEGIN(REPLY("403 X", "no top-secret here"),
+          REPLY("200 OK", "{\"status\":\"top-secret\"}"));
     assert_int_equal(dw_engine_pause(engine, NULL, &err), DW_DENIED);
     assert_null(strstr(err.text, "top-secret"));
     assert_non_null(strstr(err.text, "another token"));
     assert_int_equal(dw_engine_pause(engine, NULL, &err), DW_INVALID);
     assert_null(strstr(err.text, "top-secret"));
-    dw_engine_close(engine);
-    script_end(&s);
+    end();
 }
 
 /* 200 is not a success if the body is not vLLM's. */
@@ -669,16 +541,11 @@ TEST(test_wrong_success)
                 continue; /* /is_paused */
             const char *replies[] = {UNLABELLED, DONE, STOPPED, DONE, DONE};
             replies[at] = wrong[i];
-            scripted_server s;
-            script_start(&s, replies, at + 1);
-            dw_engine *engine = open_engine("vllm", s.endpoint, NULL);
-            dw_error err = {0};
-            bool whole = true;
-            assert_int_equal(dw_engine_apply(engine, &a_patch, &whole, &err), DW_INVALID);
-            assert_false(whole);
+            begin(replies, at + 1);
+            whole = true;
+            expect_apply(DW_INVALID, false);
             assert_non_null(strstr(err.text, "makes no sense"));
-            dw_engine_close(engine);
-            script_end(&s);
+            end();
         }
 }
 
@@ -686,10 +553,9 @@ TEST(test_wrong_success)
 TEST(test_long_url_and_token)
 {
     enum { N_TOKEN = 4096, MAX_URL = 1024 };
-    char token[N_TOKEN + 1], url[MAX_URL + 2], spec[MAX_URL + 16];
-    memset(token, 't', N_TOKEN);
-    token[N_TOKEN] = '\0';
-    scripted_server s;
+    char long_token[N_TOKEN + 1], url[MAX_URL + 2], spec[MAX_URL + 16];
+    memset(long_token, 't', N_TOKEN);
+    long_token[N_TOKEN] = '\0';
     script_start(&s, (const char *const[]){SERVING, PAUSED}, 2);
     memset(url, 'p', sizeof url);
     const size_t n = strlen(s.endpoint);
@@ -697,14 +563,11 @@ TEST(test_long_url_and_token)
     url[n] = '/';
     url[MAX_URL] = '\0';
     snprintf(spec, sizeof spec, "vllm=%s", url);
-    dw_engine_options options = {.token = token};
-    dw_engine *engine = NULL;
-    dw_error err = {0};
+    dw_engine_options options = {.token = long_token};
     assert_int_equal(dw_engine_open(&engine, spec, &options, &err), DW_OK);
     assert_int_equal(dw_engine_pause(engine, &a_patch, &err), DW_OK);
-    dw_engine_close(engine);
-    script_end(&s);
-    assert_non_null(strstr(s.requests[1], token));
+    end();
+    assert_non_null(strstr(s.requests[1], long_token));
     assert_non_null(strstr(s.requests[1], "ppp/pause?mode=keep HTTP/1.1\r\n"));
 
     url[MAX_URL] = 'p';
