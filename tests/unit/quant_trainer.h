@@ -21,7 +21,7 @@ static const char *const names[N_SOURCE] = {
 };
 static const uint64_t dims[N_SOURCE][3] = {[EMBED] = {40, 24},
                                            [STACK] = {3, 130, 70},
-                                           [LARGE] = {1500, 700},
+                                           [LARGE] = {600, 500},
                                            [MASTER] = {257, 129},
                                            [NORM] = {70}};
 static const uint32_t n_dims[N_SOURCE] = {2, 3, 2, 2, 1};
@@ -76,8 +76,8 @@ static inline void trainer_make(trainer *m)
     /* a block without any weight but zeros, and one with tiny ones */
     for (uint64_t i = 0; i < 128; i++)
         for (uint64_t k = 0; k < 128; k++) {
-            set(m, LARGE, i * 700 + k, 0);
-            set(m, LARGE, i * 700 + 128 + k, 1e-40f);
+            set(m, LARGE, i * 500 + k, 0);
+            set(m, LARGE, i * 500 + 128 + k, 1e-40f);
         }
 }
 

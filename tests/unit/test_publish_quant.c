@@ -74,7 +74,7 @@ static void add_shard(rank *r, size_t t, uint64_t first, uint64_t end)
 static uint64_t cut_of(const trainer *m, split how, size_t t, uint32_t i)
 {
     static const uint64_t block_rows[N_SOURCE][2] = {
-        {7, 30}, {130 + 128, 260}, {640, 1408}, {128, 256}, {1, 60}};
+        {7, 30}, {130 + 128, 260}, {256, 512}, {128, 256}, {1, 60}};
     const uint64_t width = width_of(t);
     if (i == 0 || i == MAX_RANKS)
         return i == 0 ? 0 : m->n[t];
