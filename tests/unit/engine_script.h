@@ -154,8 +154,8 @@ static inline void check_allocations(const char *driver, const char *reply)
 
 /* ---- an engine and its server ---- */
 
-/* What a test plays: a server, an engine that asks it, and what the last call gave. DRIVER
- * is defined where this file is included. */
+/* What a test plays: a server, an engine that asks it, and what the last call gave.
+ * DRIVER is defined where this file is included. */
 static scripted_server s;
 static const char *token; /* of the next engine */
 static dw_engine *engine;

@@ -10,19 +10,31 @@
 #include "unit/late_store.h"
 #include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "unit/world.h"
 #include "inner.h"
+
+/* The next version, in which so many of a thousand weights are new. */
+static void advance(dw_publisher *p, unsigned per_mille, uint64_t wanted)
+{
+    kit_step(&k, per_mille);
+    kit_publish(&k, p, wanted);
+}
+
+static void remove_all(const char *name)
+{
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", temp_path(name));
+    assert_int_equal(system(command), 0);
+}
 
 /* ---- two writers ---- */
 
 TEST(test_take_over)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *first = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, first, 1);
+    advance(first, 10, 1);
     dw_publisher *second = kit_open(&k, store, &options);
     for (unsigned i = 0; i < 3; i++) {
         dw_error err = {0};
@@ -39,17 +51,13 @@ TEST(test_take_over)
     assert_fails(kit_try(&k, first, &(dw_publish_report){0}, &err), DW_CONFLICT, &err);
     assert_int_equal(dw_publisher_version(first), 1);
     dw_publisher_close(first);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* A bar reaches its end: first the weights, then the bytes of their objects. */
 TEST(test_progress)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *publisher = kit_open(&k, store, &options);
     dw_publish_progress progress;
@@ -63,16 +71,13 @@ TEST(test_progress)
         assert_int_equal(progress.n_encoded, report.n_bytes);
     }
     dw_publisher_close(publisher);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* Two writers with their own models that take the stream over from each other. */
 TEST(test_alternating_writers)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *writers[2] = {kit_open(&k, store, &options), NULL};
     unsigned n_fenced = 0;
@@ -96,9 +101,7 @@ TEST(test_alternating_writers)
     assert_true(n_fenced > 3);
     dw_publisher_close(writers[0]);
     dw_publisher_close(writers[1]);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 typedef struct racer {
@@ -132,18 +135,18 @@ static void *race(void *context)
 
 TEST(test_racing_writers)
 {
-    kit k[2];
-    kit_make(&k[0]);
-    kit_make(&k[1]);
-    memcpy(k[1].bytes, k[0].bytes, k[0].n_bytes); /* either may make version 0 */
-    memcpy(k[1].copies[0], k[0].bytes, k[0].n_bytes);
-    dw_store *store = kit_mem_store();
-    racer racers[2] = {{&k[0], store, 0}, {&k[1], store, 0}};
+    kit kits[2];
+    kit_make(&kits[0]);
+    kit_make(&kits[1]);
+    memcpy(kits[1].bytes, kits[0].bytes, kits[0].n_bytes); /* either may make version 0 */
+    memcpy(kits[1].copies[0], kits[0].bytes, kits[0].n_bytes);
+    store = kit_mem_store();
+    racer racers[2] = {{&kits[0], store, 0}, {&kits[1], store, 0}};
     dw_publish_options options = kit_plain_options(temp_dir);
-    dw_publisher_close(kit_open(&k[0], store, &options));
+    dw_publisher_close(kit_open(&kits[0], store, &options));
     /* attempts of the second have other numbers */
-    while (k[1].n_copies < 200)
-        kit_keep(&k[1]);
+    while (kits[1].n_copies < 200)
+        kit_keep(&kits[1]);
     pthread_t threads[2];
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
@@ -151,18 +154,18 @@ TEST(test_racing_writers)
         pthread_join(threads[i], NULL);
     assert_true(racers[0].n_good + racers[1].n_good > 0);
     /* both share one history */
-    while (k[0].n_copies < 200)
-        kit_keep(&k[0]);
-    for (size_t a = 200; a < k[1].n_copies; a++) {
-        size_t copy = kit_keep(&k[0]);
+    while (kits[0].n_copies < 200)
+        kit_keep(&kits[0]);
+    for (size_t a = 200; a < kits[1].n_copies; a++) {
+        size_t copy = kit_keep(&kits[0]);
         assert_int_equal(copy, a);
-        memcpy(k[0].copies[a], k[1].copies[a], k[0].n_bytes);
-        k[0].reported[a] = k[1].reported[a];
+        memcpy(kits[0].copies[a], kits[1].copies[a], kits[0].n_bytes);
+        kits[0].reported[a] = kits[1].reported[a];
     }
-    kit_check_stream(&k[0], store, NULL);
+    kit_check_stream(&kits[0], store, NULL);
     dw_store_close(store);
-    kit_free(&k[0]);
-    kit_free(&k[1]);
+    kit_free(&kits[0]);
+    kit_free(&kits[1]);
 }
 
 /* ---- lost and late commits ---- */
@@ -173,15 +176,13 @@ TEST(test_late_commits)
 {
     for (unsigned when = 0; when < 3; when++)
         for (unsigned in_dir = 0; in_dir < 2; in_dir++) {
-            kit k;
-            kit_make(&k);
-            late_store late = {.inner = kit_mem_store()};
-            dw_store *store = late_open(&late);
+            begin();
+            late_store late = {.inner = store};
+            store = late_open(&late);
             dw_publish_options options = kit_plain_options(temp_dir);
             options.baseline_dir = in_dir ? temp_path("late-base") : NULL;
             dw_publisher *p = kit_open(&k, store, &options);
-            kit_step(&k, 10);
-            kit_publish(&k, p, 1);
+            advance(p, 10, 1);
             dw_error err = {0};
             dw_publish_report report;
             late.hold = true;
@@ -206,22 +207,15 @@ TEST(test_late_commits)
                 late.bytes = held;
                 late.n_bytes = n_held;
                 late_arrive(&late);
-                kit_step(&k, 10);
-                kit_publish(&k, p, 3);
+                advance(p, 10, 3);
             } else {
                 kit_publish(&k, p, 2);
                 late_arrive(&late);
-                kit_step(&k, 10);
-                kit_publish(&k, p, 3);
+                advance(p, 10, 3);
             }
             dw_publisher_close(p);
-            kit_check_stream(&k, late.inner, NULL);
-            dw_store_close(store);
-            dw_store_close(late.inner);
-            kit_free(&k);
-            char command[160];
-            snprintf(command, sizeof command, "rm -rf '%s/late-base'", temp_dir);
-            assert_int_equal(system(command), 0);
+            end_over(late.inner);
+            remove_all("late-base");
         }
 }
 
@@ -229,13 +223,12 @@ TEST(test_late_commits)
 TEST(test_lost_replies)
 {
     for (uint64_t n = 1; n < 8; n++) {
-        kit k;
-        kit_make(&k);
-        dw_store *inner = kit_mem_store();
+        begin();
+        dw_store *inner = store;
         kit_faults faults = {.kind = STORE_FAULT_LOST,
                              .part = "commits/00000000000000000001"};
         faults.n = n;
-        dw_store *store = kit_fault_store(inner, &faults);
+        store = kit_fault_store(inner, &faults);
         dw_publish_options options = kit_plain_options(temp_dir);
         dw_publisher *p = kit_open(&k, store, &options);
         faults.n_seen = 0;
@@ -253,9 +246,7 @@ TEST(test_lost_replies)
         size_t log[KIT_COPIES];
         /* the attempt whose replies were lost became a version: nothing was lost */
         assert_true(kit_read_log(&k, inner, log) >= 4);
-        dw_store_close(store);
-        dw_store_close(inner);
-        kit_free(&k);
+        end_over(inner);
     }
 }
 
@@ -272,9 +263,7 @@ static void flip_bit(const char *path)
 
 TEST(test_baseline_dir)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     options.baseline_dir = temp_path("base");
     dw_error err = {0};
@@ -290,27 +279,23 @@ TEST(test_baseline_dir)
         p = kit_open(&k, store, &options);
         dw_store_get_counts(store, &after);
         assert_true(after.bytes_read - before.bytes_read < 8000);
-        kit_step(&k, 10);
-        kit_publish(&k, p, v);
+        advance(p, 10, v);
         dw_publisher_close(p);
     }
     /* another machine has published meanwhile: brought to the head */
     dw_publish_options in_memory = kit_plain_options(temp_dir);
     p = kit_open(&k, store, &in_memory);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 5);
+    advance(p, 10, 5);
     dw_publisher_close(p);
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 6);
+    advance(p, 10, 6);
     dw_publisher_close(p);
     /* a changed weight: the weights are restored from the stream */
     char path[256];
     snprintf(path, sizeof path, "%s/base/model.safetensors", temp_dir);
     flip_bit(path);
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 7);
+    advance(p, 10, 7);
     dw_publisher_close(p);
     /* a damaged record of the version, and damaged weights */
     flip_bit(path);
@@ -318,8 +303,7 @@ TEST(test_baseline_dir)
     snprintf(record, sizeof record, "%s/base/.deltawire/state.json", temp_dir);
     put_text(record, "{}");
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 8);
+    advance(p, 10, 8);
     dw_publisher_close(p);
     /* without mark, record and control block they may be somebody's weights, so they stay
      */
@@ -331,16 +315,11 @@ TEST(test_baseline_dir)
     }
     assert_fails(dw_publisher_open(&p, store, k.tensors, KIT_TENSORS, &options, &err),
                  DW_CONFLICT, &err);
-    char command[160];
-    snprintf(command, sizeof command, "rm -rf '%s/base'", temp_dir);
-    assert_int_equal(system(command), 0);
+    remove_all("base");
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 9);
+    advance(p, 10, 9);
     dw_publisher_close(p);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* ---- jobs and tickets ---- */
@@ -352,14 +331,12 @@ TEST(test_busy)
         unsigned max_wait_ms;
     } modes[] = {{DW_BUSY_WAIT, UINT_MAX}, {DW_BUSY_WAIT, 0}, {DW_BUSY_FOLD, UINT_MAX}};
     for (size_t mode = 0; mode < 3; mode++) {
-        kit k;
-        kit_make(&k);
-        dw_store *inner = kit_mem_store();
+        begin();
+        dw_store *inner = store;
         kit_faults faults = {
             .kind = STORE_FAULT_DELAY, .operation = "put", .n = UINT64_MAX};
         const store_fault_plan plan = {kit_choose, &faults, 60};
         dw_error err = {0};
-        dw_store *store;
         assert_ok(fault_store_new(&store, inner, &plan, &err), &err);
         dw_publish_options options = kit_plain_options(temp_dir);
         options.when_busy = modes[mode].when;
@@ -414,10 +391,7 @@ TEST(test_busy)
         assert_ok(dw_publisher_drain(p, &err), &err);
         kit_publish(&k, p, n_good + 1); /* covers the skipped ones */
         dw_publisher_close(p);
-        kit_check_stream(&k, inner, NULL);
-        dw_store_close(store);
-        dw_store_close(inner);
-        kit_free(&k);
+        end_over(inner);
     }
 }
 
@@ -443,9 +417,8 @@ static store_fault pass_gate(void *context, uint64_t n, const char *operation,
 
 TEST(test_cancel)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *inner = kit_mem_store(), *store;
+    begin();
+    dw_store *inner = store;
     gate g = {0};
     sem_init(&g.reached, 0, 0);
     sem_init(&g.open, 0, 0);
@@ -471,20 +444,16 @@ TEST(test_cancel)
     assert_int_equal(dw_publisher_version(p), 1);
     kit_publish(&k, p, 2); /* covers the cancelled one */
     dw_publisher_close(p);
-    kit_check_stream(&k, inner, NULL);
     sem_destroy(&g.reached);
     sem_destroy(&g.open);
-    dw_store_close(store);
-    dw_store_close(inner);
-    kit_free(&k);
+    end_over(inner);
 }
 
 /* A publish that comes while a version is uploaded is covered by the next one. */
 TEST(test_merged)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *inner = kit_mem_store(), *store;
+    begin();
+    dw_store *inner = store;
     gate g = {0};
     sem_init(&g.reached, 0, 0);
     sem_init(&g.open, 0, 0);
@@ -514,15 +483,13 @@ TEST(test_merged)
     sem_destroy(&g.reached);
     sem_destroy(&g.open);
     dw_store_close(store);
-    dw_store_close(inner);
-    kit_free(&k);
+    store = inner;
+    end();
 }
 
 TEST(test_tickets)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, store, &options);
     dw_error err = {0};
@@ -559,19 +526,16 @@ TEST(test_tickets)
     assert_fails(dw_publisher_wait(p, first, UINT_MAX, NULL, NULL, &err), DW_INVALID,
                  &err);
     dw_publisher_close(p);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* Changes right after the weights were read are not in the version. */
 TEST(test_captured)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *inner = kit_mem_store();
+    begin();
+    dw_store *inner = store;
     kit_faults faults = {.kind = STORE_FAULT_DELAY, .n = UINT64_MAX};
-    dw_store *store = kit_fault_store(inner, &faults);
+    store = kit_fault_store(inner, &faults);
     dw_publish_options options = kit_plain_options(temp_dir);
     options.max_object_bytes = 1000; /* many objects, which take a while */
     dw_publisher *p = kit_open(&k, store, &options);
@@ -597,19 +561,14 @@ TEST(test_captured)
         memcpy(k.bytes, k.copies[k.n_copies - 1], k.n_bytes);
     }
     dw_publisher_close(p);
-    kit_check_stream(&k, inner, NULL);
-    dw_store_close(store);
-    dw_store_close(inner);
-    kit_free(&k);
+    end_over(inner);
 }
 
 /* ---- first versions ---- */
 
 TEST(test_first_base)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_error err = {0};
     char right[128], wrong[128];
     snprintf(right, sizeof right, "%s/right.safetensors", temp_dir);
@@ -664,40 +623,33 @@ TEST(test_first_base)
     assert_memory_equal(room, k.bytes, k.n_bytes);
     dw_follower_close(f);
     free(room);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* The weights are the start of the fork: there is nothing to fetch. */
 TEST(test_fork_of_same)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *source = kit_mem_store(), *store = kit_mem_store();
+    begin();
+    dw_store *source = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher_close(kit_open(&k, source, &options));
     options.first = DW_FIRST_FORK;
     options.fork_store = source;
     dw_publisher *p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 1);
+    advance(p, 10, 1);
     dw_publisher_close(p);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
+    check_and_end();
     dw_store_close(source);
-    kit_free(&k);
 }
 
 TEST(test_first_fork)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *source = kit_mem_store(), *store = kit_mem_store();
+    begin();
+    dw_store *source = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
     dw_publisher *p = kit_open(&k, source, &options);
     for (uint64_t v = 1; v < 4; v++) {
-        kit_step(&k, 10);
-        kit_publish(&k, p, v);
+        advance(p, 10, v);
     }
     dw_publisher_close(p);
     /* version 0 of the fork is version 2 of the source */
@@ -717,23 +669,20 @@ TEST(test_first_fork)
     assert_int_equal(kit_find(store, "objects/", "", NULL), 0);
     assert_int_equal(kit_find(source, "followers/", dw_publisher_stream_id(p), NULL), 1);
     kit_publish(&k, p, 1); /* the weights differ from that version: the first delta */
-    kit_step(&k, 10);
-    kit_publish(&k, p, 2);
+    advance(p, 10, 2);
     kit_check_stream(&k, store, NULL);
     assert_ok(dw_publisher_drain(p, &err), &err);
     dw_publisher_close(p);
     options.fork_store = NULL; /* opened by its URL */
     options.anchor_every = 0;
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 3);
+    advance(p, 10, 3);
     dw_publisher_close(p);
     /* with its own anchor it no longer needs the source */
     options.fork_store = source;
     options.anchor_every = 3;
     p = kit_open(&k, store, &options);
-    kit_step(&k, 10);
-    kit_publish(&k, p, 4);
+    advance(p, 10, 4);
     assert_ok(dw_publisher_drain(p, &err), &err);
     dw_publisher_close(p);
     assert_int_equal(kit_find(store, "ways/", "-anchor", NULL), 1);
@@ -756,8 +705,7 @@ TEST(test_first_fork)
     }
     dw_follower_close(f);
     dw_store_close(source);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* ---- shapes of versions ---- */
@@ -766,9 +714,7 @@ TEST(test_many_objects)
 {
     static const uint64_t sizes[] = {1, 500, 2000, 5000};
     for (size_t i = 0; i < 4; i++) {
-        kit k;
-        kit_make(&k);
-        dw_store *store = kit_mem_store();
+        begin();
         dw_publish_options options = kit_plain_options(temp_dir);
         options.max_object_bytes = options.max_anchor_bytes = sizes[i];
         options.anchor_every = 2;
@@ -789,15 +735,10 @@ TEST(test_many_objects)
         assert_true(most >= (sizes[i] < 1000 ? 4 : sizes[i] < 5000 ? 2 : 1));
         dw_publisher_close(p);
         p = kit_open(&k, store, &options);
-        kit_step(&k, 100);
-        kit_publish(&k, p, 9);
+        advance(p, 100, 9);
         dw_publisher_close(p);
-        kit_check_stream(&k, store, NULL);
-        dw_store_close(store);
-        kit_free(&k);
-        char command[160];
-        snprintf(command, sizeof command, "rm -rf '%s/many'", temp_dir);
-        assert_int_equal(system(command), 0);
+        check_and_end();
+        remove_all("many");
     }
 }
 
@@ -811,7 +752,7 @@ TEST(test_large_tensor)
     const dw_tensor tensor = {"t", DW_BF16, 1, dims, 2ull * N, live, 0, NULL};
     dw_tensor target = tensor;
     target.data = room;
-    dw_store *store = kit_mem_store();
+    store = kit_mem_store();
     dw_publish_options options = kit_plain_options(temp_dir);
     options.max_object_bytes = 1 << 20;
     dw_publisher *p;
@@ -843,16 +784,13 @@ TEST(test_large_tensor)
 
 TEST(test_folds_and_anchors)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     options.fold_every = 4;
     dw_error err = {0};
     dw_publisher *p = kit_open(&k, store, &options);
     for (uint64_t v = 1; v <= 19; v++) {
-        kit_step(&k, 5);
-        kit_publish(&k, p, v);
+        advance(p, 5, v);
         assert_ok(dw_publisher_drain(p, &err), &err);
     }
     dw_publisher_close(p);
@@ -895,8 +833,7 @@ TEST(test_folds_and_anchors)
     options.anchor_every = 3;
     p = kit_open(&k, store, &options);
     for (uint64_t v = 20; v <= 26; v++) {
-        kit_step(&k, 5);
-        kit_publish(&k, p, v);
+        advance(p, 5, v);
         assert_ok(dw_publisher_drain(p, &err), &err);
     }
     dw_publisher_close(p);
@@ -931,9 +868,7 @@ TEST(test_folds_and_anchors)
     assert_true(v > 1 || n_bytes > k.n_bytes / 2);
     assert_true(n_bytes > k.n_bytes / 3);
     dw_publisher_close(p);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* ---- links ---- */
@@ -958,9 +893,7 @@ static void make_link(const char *name, bool symbolic)
 TEST(test_links)
 {
     static const char *const names[] = {"model.safetensors", ".deltawire/control"};
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options options = kit_plain_options(temp_dir);
     options.fold_every = 2;
     char dir[128];
@@ -972,8 +905,7 @@ TEST(test_links)
     for (unsigned round = 0; round < 8; round++) {
         const bool restarts = round & 1, symbolic = round & 2;
         for (unsigned i = 0; i < 3; i++) {
-            kit_step(&k, 5);
-            kit_publish(&k, p, ++v);
+            advance(p, 5, ++v);
             assert_ok(dw_publisher_drain(p, &err), &err);
         }
         if (restarts)
@@ -984,8 +916,7 @@ TEST(test_links)
         if (restarts)
             p = kit_open(&k, store, &options);
         for (unsigned i = 0; i < 5; i++) {
-            kit_step(&k, 5);
-            kit_publish(&k, p, ++v);
+            advance(p, 5, ++v);
             assert_ok(dw_publisher_drain(p, &err), &err);
         }
         uint8_t *after = get_file(temp_path("others"), &n_after);
@@ -996,18 +927,14 @@ TEST(test_links)
         free(after);
     }
     dw_publisher_close(p);
-    kit_check_stream(&k, store, NULL);
-    dw_store_close(store);
-    kit_free(&k);
+    check_and_end();
 }
 
 /* ---- options ---- */
 
 TEST(test_bad_options)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
+    begin();
     dw_error err = {0};
     dw_publisher *p;
     for (unsigned i = 0; i < 4; i++) {
@@ -1021,8 +948,7 @@ TEST(test_bad_options)
                      DW_INVALID, &err);
         assert_null(p);
     }
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* A first publish that the caller's own data makes impossible leaves nothing: the next
@@ -1041,10 +967,8 @@ TEST(test_bad_first_publish_leaves_nothing)
         {.notes = "\xff"},          {.notes = many},
         {.base = "\xff"},           {.base = many},
     };
-    kit k;
-    kit_make(&k);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        dw_store *store = kit_mem_store();
+        begin();
         dw_publish_options options = kit_plain_options(temp_dir);
         options.first_step = cases[i].step;
         options.first_notes = cases[i].notes;
@@ -1060,9 +984,8 @@ TEST(test_bad_first_publish_leaves_nothing)
         assert_fails(dw_publisher_open(&p, store, tensors, KIT_TENSORS, &options, &err),
                      DW_INVALID, &err);
         assert_int_equal(kit_find(store, "", "", NULL), 0);
-        dw_store_close(store);
+        end();
     }
-    kit_free(&k);
 }
 
 RUN_TESTS(temp_dir_make, temp_dir_remove)

@@ -11,35 +11,12 @@
 #include "unit/collective.h"
 #include "unit/late_store.h"
 #include "unit/pass_store.h"
-#include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "unit/world.h"
 #include "inner.h"
 
 #define MAX_RANKS  4
 #define MAX_SHARDS 16
-
-/* What each test, or each of its rounds, begins anew. */
-static kit k;
-static dw_store *store;
-
-static void begin(void)
-{
-    kit_make(&k);
-    store = kit_mem_store();
-}
-
-static void end(void)
-{
-    dw_store_close(store);
-    kit_free(&k);
-}
-
-/* Every version is what was published. */
-static void check_and_end(void)
-{
-    kit_check_stream(&k, store, NULL);
-    end();
-}
 
 typedef struct rank {
     dw_store *store;
@@ -409,9 +386,7 @@ TEST(test_late_commit)
     kit_step(&k, 20);
     publish_all(&j, 3);
     free_job(&j);
-    dw_store_close(store);
-    store = late.inner;
-    check_and_end();
+    end_over(late.inner);
 }
 
 /* ---- ranks that lose each other ---- */
@@ -609,9 +584,7 @@ TEST(test_late_commit_idle)
         assert_int_equal(j.ranks[i].report.version, 2);
     }
     free_job(&j);
-    dw_store_close(store);
-    store = late.inner;
-    check_and_end();
+    end_over(late.inner);
 }
 
 /* If another writer takes the stream over, no rank waits for the limit, which is long;
