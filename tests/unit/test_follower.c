@@ -9,22 +9,32 @@
 #include "deltawire/checkpoint.h"
 #include "follow/follower.h"
 #include "stream/record.h"
-#include "unit/stream_kit.h"
 #include "unit/temp_dir.h"
+#include "unit/world.h"
 #include "inner.h"
 
+static size_t copies[KIT_COPIES]; /* of the versions in STORE, as in kit_read_log */
+
 /* Publishes versions up to LAST. */
-static void fill_stream(kit *k, dw_store *store, const dw_publish_options *options,
+static void fill_stream(kit *of, dw_store *into, const dw_publish_options *options,
                         uint64_t last)
 {
     dw_error err = {0};
-    dw_publisher *p = kit_open(k, store, options);
+    dw_publisher *p = kit_open(of, into, options);
     for (uint64_t v = dw_publisher_version(p) + 1; v <= last; v++) {
-        kit_step(k, 20);
-        kit_publish(k, p, v);
+        kit_step(of, 20);
+        kit_publish(of, p, v);
         assert_ok(dw_publisher_drain(p, &err), &err);
     }
     dw_publisher_close(p);
+}
+
+/* Begins with versions up to LAST. */
+static void begin_with(const dw_publish_options *options, uint64_t last)
+{
+    begin();
+    fill_stream(&k, store, options, last);
+    kit_read_log(&k, store, copies);
 }
 
 static dw_follow_options into_dir(const char *dir)
@@ -36,65 +46,71 @@ static dw_follow_options into_dir(const char *dir)
     return options;
 }
 
-static dw_follower *open_ok(dw_store *store, const dw_follow_options *options)
+/* Memory like the model's, with zeros; ROOM is to be freed. */
+static dw_follow_options into_memory(dw_tensor tensors[KIT_TENSORS], uint8_t **room)
+{
+    dw_follow_options options;
+    dw_follow_options_init(&options);
+    *room = kit_room(&k, tensors);
+    options.tensors = tensors;
+    options.n_tensors = KIT_TENSORS;
+    return options;
+}
+
+static dw_follower *open_ok(dw_store *from, const dw_follow_options *options)
 {
     dw_error err = {0};
     dw_follower *f;
-    assert_ok(dw_follower_open(&f, store, options, &err), &err);
+    assert_ok(dw_follower_open(&f, from, options, &err), &err);
     return f;
 }
 
-static void open_fails(dw_store *store, const dw_follow_options *options,
-                       dw_status wanted)
+static void open_fails(dw_store *from, const dw_follow_options *options, dw_status wanted)
 {
     dw_error err = {0};
     dw_follower *f;
-    assert_fails(dw_follower_open(&f, store, options, &err), wanted, &err);
+    assert_fails(dw_follower_open(&f, from, options, &err), wanted, &err);
     assert_null(f);
 }
 
-static void sync_ok(const kit *k, dw_follower *f, uint64_t goal, const size_t *log)
+static void sync_ok(dw_follower *f, uint64_t goal)
 {
     dw_error err = {0};
     assert_ok(dw_follower_sync(f, goal, NULL, NULL, &err), &err);
     assert_int_equal(dw_follower_version(f), goal);
-    kit_check_follower(k, f, log);
+    kit_check_follower(&k, f, copies);
 }
 
 /* The sync fails, and the weights do not change. */
-static void sync_fails(const kit *k, dw_follower *f, uint64_t goal, const size_t *log,
-                       dw_status wanted)
+static void sync_fails(dw_follower *f, uint64_t goal, dw_status wanted)
 {
     dw_error err = {0};
     const uint64_t at = dw_follower_version(f);
     assert_fails(dw_follower_sync(f, goal, NULL, NULL, &err), wanted, &err);
     assert_true(dw_follower_version(f) == at);
-    kit_check_follower(k, f, log);
+    kit_check_follower(&k, f, copies);
 }
 
 /* ---- positions ---- */
 
 TEST(test_positions)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
     dw_error err = {0};
     dw_follow_options options = into_dir(temp_path("positions"));
+    begin();
     open_fails(store, &options, DW_NOT_FOUND); /* no stream */
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.anchor_every = 4;
     fill_stream(&k, store, &publish, 9);
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    kit_read_log(&k, store, copies);
     static const uint64_t goals[] = {0, 1, 7, 6, 2, 9, 0, 5};
     for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
         dw_follower *f = open_ok(store, &options);
         assert_true(dw_follower_version(f) == (i == 0 ? DW_NO_VERSION : goals[i - 1]));
-        kit_check_follower(&k, f, log);
-        sync_ok(&k, f, goals[i], log);
-        sync_fails(&k, f, 10, log, DW_NOT_FOUND); /* not there yet */
-        sync_fails(&k, f, 1ull << 50, log, DW_NOT_FOUND);
+        kit_check_follower(&k, f, copies);
+        sync_ok(f, goals[i]);
+        sync_fails(f, 10, DW_NOT_FOUND); /* not there yet */
+        sync_fails(f, 1ull << 50, DW_NOT_FOUND);
         dw_follower_close(f);
     }
     /* step by step: staging does not change the weights */
@@ -103,7 +119,7 @@ TEST(test_positions)
     assert_ok(dw_follower_stage(f, 6, &staged, NULL, &err), &err);
     assert_int_equal(staged, 6);
     assert_int_equal(dw_follower_version(f), 5);
-    kit_check_follower(&k, f, log);
+    kit_check_follower(&k, f, copies);
     assert_non_null(dw_follower_update(f).patch);
     dw_follower_close(f); /* dropped */
     f = open_ok(store, &options);
@@ -116,10 +132,9 @@ TEST(test_positions)
     dw_follower_close(f); /* applied, not finished: the next one finishes it */
     f = open_ok(store, &options);
     assert_int_equal(dw_follower_version(f), 6);
-    kit_check_follower(&k, f, log);
+    kit_check_follower(&k, f, copies);
     dw_follower_close(f);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 static bool is_staged(const dw_follower *f, uint64_t version, dw_digest *digest)
@@ -132,14 +147,9 @@ static bool is_staged(const dw_follower *f, uint64_t version, dw_digest *digest)
 /* The staged, prepared and applied versions, as reported to engines. */
 TEST(test_commit)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
     dw_error err = {0};
     dw_publish_options publish = kit_plain_options(temp_dir);
-    fill_stream(&k, store, &publish, 5);
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    begin_with(&publish, 5);
     char dir[128];
     snprintf(dir, sizeof dir, "%s/commit", temp_dir);
     dw_tensor tensors[KIT_TENSORS];
@@ -185,7 +195,7 @@ TEST(test_commit)
         }
         for (int i = 0; i < 2; i++) {
             assert_ok(dw_follower_prepare(f, &err), &err);
-            kit_check_follower(&k, f, log); /* not written yet */
+            kit_check_follower(&k, f, copies); /* not written yet */
             assert_int_equal(dw_follower_version(f), 0);
             assert_true(is_staged(f, 1, &digest));
             if (in_dir) {
@@ -203,7 +213,7 @@ TEST(test_commit)
         assert_ok(dw_follower_finish(f, &err), &err);
         assert_int_equal(dw_follower_version(f), 1);
         assert_true(dw_follower_state(f) == digest);
-        kit_check_follower(&k, f, log);
+        kit_check_follower(&k, f, copies);
         dw_follower_totals(f, &totals);
         assert_true(totals.from == DW_NO_VERSION && totals.version == 1);
         assert_int_equal(totals.n_steps, 2);
@@ -212,7 +222,7 @@ TEST(test_commit)
         for (uint64_t goal = 2; goal <= 4; goal += 2) {
             assert_ok(dw_follower_stage(f, goal, &staged, NULL, &err), &err);
             assert_ok(dw_follower_prepare(f, &err), &err);
-            sync_ok(&k, f, goal, log);
+            sync_ok(f, goal);
         }
         /* prepared, and left so: the next one writes at once */
         assert_ok(dw_follower_stage(f, 5, &staged, NULL, &err), &err);
@@ -224,31 +234,26 @@ TEST(test_commit)
         assert_true(pending);
         f = open_ok(store, &options);
         assert_int_equal(dw_follower_version(f), 5);
-        kit_check_follower(&k, f, log);
+        kit_check_follower(&k, f, copies);
         assert_ok(dw_follower_pending(dir, &pending, &err), &err);
         assert_false(pending);
         dw_follower_close(f);
     }
     free(bytes);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 /* ---- directories ---- */
 
 TEST(test_foreign_directories)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store(), *other = kit_mem_store();
+    dw_store *others = kit_mem_store();
     dw_publish_options publish = kit_plain_options(temp_dir);
     dw_error err = {0};
     char dir[128], path[160];
     snprintf(dir, sizeof dir, "%s/foreign", temp_dir);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    fill_stream(&k, store, &publish, 3);
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    begin_with(&publish, 3);
     dw_follow_options options = into_dir(dir);
     assert_int_equal(mkdir(dir, 0777), 0);
     /* somebody's weights of the same shapes */
@@ -266,7 +271,7 @@ TEST(test_foreign_directories)
     assert_ok(dw_checkpoint_write(path, k.tensors, KIT_TENSORS - 1, NULL, &err), &err);
     open_fails(store, &options, DW_MISMATCH);
     /* weights of a version, without a record: recognised */
-    memcpy(k.bytes, k.copies[log[3]], k.n_bytes);
+    memcpy(k.bytes, k.copies[copies[3]], k.n_bytes);
     assert_ok(dw_checkpoint_write(path, k.tensors, KIT_TENSORS, NULL, &err), &err);
     dw_follower *f = open_ok(store, &options), *second;
     assert_int_equal(dw_follower_version(f), 3);
@@ -274,8 +279,8 @@ TEST(test_foreign_directories)
     assert_fails(dw_follower_open(&second, store, &options, &err), DW_CONFLICT, &err);
     dw_follower_close(f);
     /* another stream, even of the same weights */
-    fill_stream(&k, other, &publish, 1);
-    open_fails(other, &options, DW_MISMATCH);
+    fill_stream(&k, others, &publish, 1);
+    open_fails(others, &options, DW_MISMATCH);
     /* changed by hand behind the record: they are fetched again */
     size_t n;
     uint8_t *bytes = get_file(path, &n);
@@ -312,93 +317,85 @@ TEST(test_foreign_directories)
     memory.into = NULL;
     memory.id = "../x";
     open_fails(store, &memory, DW_INVALID);
-    dw_store_close(store);
-    dw_store_close(other);
-    kit_free(&k);
+    dw_store_close(others);
+    end();
 }
 
 /* ---- history ---- */
 
-/* Two streams with the same id that differ after version 2. */
-typedef struct parted {
-    kit k, other;
-    dw_store *store, *twin;
-    size_t log[KIT_COPIES];
-} parted;
+/* A stream with the same id as that in STORE, which differs after version 2. */
+static kit other;
+static dw_store *twin;
 
-static void part(parted *p, const dw_publish_options *options)
+static void part(const dw_publish_options *options)
 {
-    kit_make(&p->k);
-    p->store = kit_mem_store();
-    p->twin = kit_mem_store();
-    fill_stream(&p->k, p->store, options, 2);
-    kit_copy_store(p->store, p->twin, "");
-    kit_make(&p->other);
-    fill_stream(&p->other, p->twin, options, 7);
-    fill_stream(&p->k, p->store, options, 5);
-    kit_read_log(&p->k, p->store, p->log);
+    begin();
+    twin = kit_mem_store();
+    fill_stream(&k, store, options, 2);
+    kit_copy_store(store, twin, "");
+    kit_make(&other);
+    fill_stream(&other, twin, options, 7);
+    fill_stream(&k, store, options, 5);
+    kit_read_log(&k, store, copies);
 }
 
-static void unpart(parted *p)
+static void unpart(void)
 {
-    kit_free(&p->k);
-    kit_free(&p->other);
-    dw_store_close(p->store);
-    dw_store_close(p->twin);
+    kit_free(&other);
+    dw_store_close(twin);
+    end();
 }
 
 TEST(test_rewritten_history)
 {
     for (unsigned how = 0; how < 6; how++) {
         const bool in_dir = how & 1, anchors = how & 2;
-        parted p;
         dw_publish_options publish = kit_plain_options(temp_dir);
         publish.anchor_every = anchors ? 1 : 0;
         if (how & 4)
             publish.fold_every = 2;
-        part(&p, &publish);
+        part(&publish);
         char dir[128];
         snprintf(dir, sizeof dir, "%s/rewritten-%u", temp_dir, how);
         dw_tensor tensors[KIT_TENSORS];
-        uint8_t *room = kit_room(&p.k, tensors);
+        uint8_t *room = kit_room(&k, tensors);
         dw_follow_options options = into_dir(in_dir ? dir : NULL);
         options.tensors = in_dir ? NULL : tensors;
         options.n_tensors = KIT_TENSORS;
-        dw_follower *f = open_ok(p.store, &options);
-        sync_ok(&p.k, f, 4, p.log);
+        dw_follower *f = open_ok(store, &options);
+        sync_ok(f, 4);
         /* the store now holds the other one */
-        kit_remove_all(p.store, "");
-        kit_copy_store(p.twin, p.store, "");
-        sync_fails(&p.k, f, 5, p.log, DW_UNTRUSTED);
-        sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
-        sync_fails(&p.k, f, 7, p.log, DW_UNTRUSTED);
-        sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED); /* going back is refused too */
+        kit_remove_all(store, "");
+        kit_copy_store(twin, store, "");
+        sync_fails(f, 5, DW_UNTRUSTED);
+        sync_fails(f, 7, DW_UNTRUSTED);
+        sync_fails(f, 7, DW_UNTRUSTED);
+        sync_fails(f, 3, DW_UNTRUSTED); /* going back is refused too */
         dw_follower_close(f);
         if (in_dir)
-            open_fails(p.store, &options, DW_UNTRUSTED);
+            open_fails(store, &options, DW_UNTRUSTED);
         free(room);
-        unpart(&p);
+        unpart();
     }
 }
 
 TEST(test_rollback)
 {
-    parted p;
     dw_publish_options publish = kit_plain_options(temp_dir);
-    part(&p, &publish);
+    part(&publish);
     dw_follow_options options = into_dir(temp_path("rollback"));
-    dw_follower *f = open_ok(p.store, &options);
-    sync_ok(&p.k, f, 5, p.log);
+    dw_follower *f = open_ok(store, &options);
+    sync_ok(f, 5);
     for (uint64_t v = 4; v <= 5; v++) {
         char key[DW_KEY_TEXT];
         dw_error err = {0};
         dw_key_commit(key, v);
-        assert_ok(dw_store_remove(p.store, key, &err), &err);
+        assert_ok(dw_store_remove(store, key, &err), &err);
     }
-    sync_fails(&p.k, f, 3, p.log, DW_UNTRUSTED);
+    sync_fails(f, 3, DW_UNTRUSTED);
     dw_follower_close(f);
-    open_fails(p.store, &options, DW_UNTRUSTED);
-    unpart(&p);
+    open_fails(store, &options, DW_UNTRUSTED);
+    unpart();
 }
 
 /* ---- trust ---- */
@@ -414,13 +411,13 @@ static dw_sign_key *make_key(const char *name, uint8_t public_key[DW_PUBLIC_KEY_
     return key;
 }
 
-static void copy_as(dw_store *store, const char *from, const char *to)
+static void copy_as(dw_store *in, const char *from, const char *to)
 {
     dw_error err = {0};
     dw_writer bytes = {0};
-    assert_ok(dw_store_get_all(store, from, 1 << 20, &bytes, &err), &err);
+    assert_ok(dw_store_get_all(in, from, 1 << 20, &bytes, &err), &err);
     assert_ok(
-        dw_store_put_bytes(store, to, bytes.bytes, bytes.n_bytes, DW_PUT_REPLACE, &err),
+        dw_store_put_bytes(in, to, bytes.bytes, bytes.n_bytes, DW_PUT_REPLACE, &err),
         &err);
     dw_writer_release(&bytes);
 }
@@ -429,21 +426,14 @@ TEST(test_trust)
 {
     uint8_t keys[2][DW_PUBLIC_KEY_BYTES];
     dw_sign_key *key = make_key("key-a", keys[0]), *foreign = make_key("key-b", keys[1]);
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store(), *copy = kit_mem_store();
+    dw_store *copy = kit_mem_store();
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.sign_key = key;
     publish.trust = (dw_trust){(const uint8_t(*)[DW_PUBLIC_KEY_BYTES])keys, 1, NULL};
-    fill_stream(&k, store, &publish, 3);
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    begin_with(&publish, 3);
     dw_tensor tensors[KIT_TENSORS];
-    uint8_t *room = kit_room(&k, tensors);
-    dw_follow_options options;
-    dw_follow_options_init(&options);
-    options.tensors = tensors;
-    options.n_tensors = KIT_TENSORS;
+    uint8_t *room;
+    dw_follow_options options = into_memory(tensors, &room);
     options.trust = publish.trust;
     kit_check_stream(&k, store, &options);
     options.trust.keys = (const uint8_t(*)[DW_PUBLIC_KEY_BYTES]) & keys[1];
@@ -462,8 +452,8 @@ TEST(test_trust)
         k.reported[n_copies] = 0; /* not in the other log */
         memset(room, 0, k.n_bytes);
         dw_follower *f = open_ok(copy, &options);
-        sync_ok(&k, f, 3, log);
-        sync_fails(&k, f, 4, log, DW_UNTRUSTED);
+        sync_ok(f, 3);
+        sync_fails(f, 4, DW_UNTRUSTED);
         dw_follower_close(f);
     }
     /* version 3 again as version 4; an altered record; an altered object */
@@ -495,8 +485,8 @@ TEST(test_trust)
         }
         memset(room, 0, k.n_bytes);
         dw_follower *f = open_ok(copy, &options);
-        sync_ok(&k, f, i == 0 ? 3 : 2, log);
-        sync_fails(&k, f, i == 0 ? 4 : 3, log, i == 2 ? DW_CORRUPT : DW_UNTRUSTED);
+        sync_ok(f, i == 0 ? 3 : 2);
+        sync_fails(f, i == 0 ? 4 : 3, i == 2 ? DW_CORRUPT : DW_UNTRUSTED);
         dw_follower_close(f);
     }
     /* a writer with trusted keys does not continue after a version that it does not trust
@@ -513,9 +503,8 @@ TEST(test_trust)
     free(room);
     dw_sign_key_close(key);
     dw_sign_key_close(foreign);
-    dw_store_close(store);
     dw_store_close(copy);
-    kit_free(&k);
+    end();
 }
 
 /* ---- routes around damage ---- */
@@ -523,15 +512,11 @@ TEST(test_trust)
 /* Damage to the store, and whether the head can still be rebuilt. */
 TEST(test_detours)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store(), *copy = kit_mem_store();
+    dw_store *copy = kit_mem_store();
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.fold_every = 4;
     publish.anchor_every = 6;
-    fill_stream(&k, store, &publish, 10); /* a fold 0-4, an anchor at 6, 6-10 */
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    begin_with(&publish, 10); /* a fold 0-4, an anchor at 6, 6-10 */
     static const char *const broken[][5] = {
         {"objects/00000000000000000010-", "-fold-"},
         {"objects/00000000000000000006-", "-anchor-"},
@@ -555,14 +540,11 @@ TEST(test_detours)
                     dw_store_put_bytes(copy, "floor.json", "{}", 2, DW_PUT_REPLACE, &err),
                     &err);
                 dw_tensor tensors[KIT_TENSORS];
-                uint8_t *room = kit_room(&k, tensors);
-                dw_follow_options options;
-                dw_follow_options_init(&options);
-                options.tensors = tensors;
-                options.n_tensors = KIT_TENSORS;
+                uint8_t *room;
+                dw_follow_options options = into_memory(tensors, &room);
                 dw_follower *f = open_ok(copy, &options);
                 if (start > 0)
-                    sync_ok(&k, f, start == 1 ? 2 : 7, log);
+                    sync_ok(f, start == 1 ? 2 : 7);
                 for (size_t n = 0; n < 4 && broken[i][n]; n += 2) {
                     assert_true(kit_find(copy, broken[i][n], broken[i][n + 1], key) > 0);
                     if (remove)
@@ -575,23 +557,20 @@ TEST(test_detours)
                     print_error("case %zu, %u, from %u\n", i, remove, start);
                 assert_ok(status, &err);
                 assert_int_equal(dw_follower_version(f), 10);
-                kit_check_follower(&k, f, log);
+                kit_check_follower(&k, f, copies);
                 dw_follower_close(f);
                 free(room);
             }
-    dw_store_close(store);
     dw_store_close(copy);
-    kit_free(&k);
+    end();
 }
 
 /* A shortcut of another history is ignored if the commits are good. */
 /* A stream that is gone is distinguished from one without news. */
 TEST(test_gone)
 {
-    kit k;
-    kit_make(&k);
     dw_error err = {0};
-    dw_store *store = kit_mem_store();
+    begin();
     dw_publish_options publish = kit_plain_options(temp_dir);
     fill_stream(&k, store, &publish, 1);
     dw_follow_options options = into_dir(temp_path("gone"));
@@ -607,59 +586,46 @@ TEST(test_gone)
     assert_non_null(strstr(err.text, "not there any more"));
     assert_int_equal(dw_follower_version(f), 1);
     dw_follower_close(f);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 TEST(test_foreign_way)
 {
-    parted p;
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.fold_every = 4;
-    part(&p, &publish);
+    part(&publish);
     /* the twin's writer opened at 2 and folded to 6; take its shortcut unchanged
      */
     char shortcut[512], object[512];
-    kit_find(p.twin, "ways/", "-from-", shortcut);
-    kit_find(p.twin, "objects/", "-fold-", object);
-    kit_copy_store(p.twin, p.store, shortcut);
-    kit_copy_store(p.twin, p.store, object);
-    fill_stream(&p.k, p.store, &publish, 7);
-    kit_read_log(&p.k, p.store, p.log);
+    kit_find(twin, "ways/", "-from-", shortcut);
+    kit_find(twin, "objects/", "-fold-", object);
+    kit_copy_store(twin, store, shortcut);
+    kit_copy_store(twin, store, object);
+    fill_stream(&k, store, &publish, 7);
+    kit_read_log(&k, store, copies);
     dw_error err = {0};
-    assert_ok(dw_store_remove(p.store, "latest.json", &err), &err);
+    assert_ok(dw_store_remove(store, "latest.json", &err), &err);
     dw_tensor tensors[KIT_TENSORS];
-    uint8_t *room = kit_room(&p.k, tensors);
-    dw_follow_options options;
-    dw_follow_options_init(&options);
-    options.tensors = tensors;
-    options.n_tensors = KIT_TENSORS;
-    dw_follower *f = open_ok(p.store, &options);
-    sync_ok(&p.k, f, 2, p.log);
-    sync_ok(&p.k, f, 7, p.log);
+    uint8_t *room;
+    dw_follow_options options = into_memory(tensors, &room);
+    dw_follower *f = open_ok(store, &options);
+    sync_ok(f, 2);
+    sync_ok(f, 7);
     dw_follower_close(f);
     free(room);
-    unpart(&p);
+    unpart();
 }
 
 TEST(test_collected)
 {
-    kit k;
-    kit_make(&k);
-    dw_store *store = kit_mem_store();
     dw_publish_options publish = kit_plain_options(temp_dir);
     publish.anchor_every = 4;
-    fill_stream(&k, store, &publish, 6);
-    size_t log[KIT_COPIES];
-    kit_read_log(&k, store, log);
+    begin_with(&publish, 6);
     dw_tensor tensors[KIT_TENSORS];
-    uint8_t *room = kit_room(&k, tensors);
-    dw_follow_options options;
-    dw_follow_options_init(&options);
-    options.tensors = tensors;
-    options.n_tensors = KIT_TENSORS;
+    uint8_t *room;
+    dw_follow_options options = into_memory(tensors, &room);
     dw_follower *slow = open_ok(store, &options);
-    sync_ok(&k, slow, 1, log);
+    sync_ok(slow, 1);
     /* the store after a collection with the floor at 4 */
     dw_error err = {0};
     dw_stream *stream;
@@ -688,19 +654,18 @@ TEST(test_collected)
     dw_status status = dw_follower_sync(slow, 3, NULL, NULL, &err);
     assert_fails(status, DW_NOT_FOUND, &err);
     assert_int_equal(dw_follower_version(slow), 1);
-    kit_check_follower(&k, slow, log);
-    sync_ok(&k, slow, 6, log); /* over the anchor */
+    kit_check_follower(&k, slow, copies);
+    sync_ok(slow, 6); /* over the anchor */
     dw_follower_close(slow);
     memset(room, 0, k.n_bytes);
     dw_follower *f = open_ok(store, &options);
     status = dw_follower_sync(f, 2, NULL, NULL, &err);
     assert_fails(status, DW_NOT_FOUND, &err);
     assert_non_null(strstr(err.text, "collected"));
-    sync_ok(&k, f, 5, log);
+    sync_ok(f, 5);
     dw_follower_close(f);
     free(room);
-    dw_store_close(store);
-    kit_free(&k);
+    end();
 }
 
 RUN_TESTS(temp_dir_make, temp_dir_remove)
