@@ -26,7 +26,7 @@ with open("port.new", "w") as port:
 __import__("os").rename("port.new", "port")
 server.serve_forever()
 END
-python3 server.py &
+"$python" server.py &
 wait_until test -e port
 export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
 

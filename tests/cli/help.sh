@@ -26,26 +26,6 @@ done
 deltawire help | cmp - <(deltawire --help)
 fails 2 "no verb 'frobnicate'" deltawire help frobnicate
 
-it "names each option in help, manual page and completion"
-"$root/scripts/manual.sh" "$deltawire" "$root/docs/deltawire.1" >page.1
-cmp page.1 "$root/docs/deltawire.1" ||
-    die "run: scripts/manual.sh build/deltawire docs/deltawire.1 >new && mv new docs/deltawire.1"
-# complete WORD...: what bash offers for the last word
-complete_words() {
-    bash -c '. "$0" && COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) &&
-        _deltawire "$1" "${!#}" "" && printf "%s\n" "${COMPREPLY[@]}"' \
-        "$root/cli/completion.bash" "$deltawire" "$@"
-}
-[ "$(complete_words sta | tr '\n' ' ')" = "status stats " ]
-[ -z "$(complete_words diff x)" ]
-grep -o '^\.It .*Fl -.*' page.1 | grep -o -e '-[a-z0-9-]*' | sed 's/^/-/' | sort -u >paged.txt
-for verb in $verbs; do
-    deltawire --options "$verb" | cut -f 3 | sed 's/^/--/' | sort >has.txt
-    complete_words "$verb" -- | sort | cmp - has.txt
-    deltawire "$verb" --help | grep -o -e '--[a-z0-9-]*' | sort -u >helped.txt
-    [ -z "$(comm -23 has.txt helped.txt)" ] && [ -z "$(comm -23 has.txt paged.txt)" ]
-done
-
 it "refuses unknown verbs and options with exit code 2"
 fails 2 "no verb 'frobnicate'" deltawire frobnicate
 for verb in $verbs; do
@@ -117,3 +97,24 @@ it "keeps JSON valid whatever bytes a path holds"
 name=$(printf 'no\xff\x01such')
 deltawire inspect "$name" --json >out.json && die "a missing file was inspected"
 holds 'o["error"]["code"] == "not found" and "\ufffd" in o["error"]["where"]' <out.json
+
+[ -z "${DW_SANITIZE-}" ] || exit 0 # what follows compares texts, of hundreds of processes
+it "names each option in help, manual page and completion"
+"$root/scripts/manual.sh" "$deltawire" "$root/docs/deltawire.1" >page.1
+cmp page.1 "$root/docs/deltawire.1" ||
+    die "run: scripts/manual.sh build/deltawire docs/deltawire.1 >new && mv new docs/deltawire.1"
+# complete WORD...: what bash offers for the last word
+complete_words() {
+    bash -c '. "$0" && COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) &&
+        _deltawire "$1" "${!#}" "" && printf "%s\n" "${COMPREPLY[@]}"' \
+        "$root/cli/completion.bash" "$deltawire" "$@"
+}
+[ "$(complete_words sta | tr '\n' ' ')" = "status stats " ]
+[ -z "$(complete_words diff x)" ]
+grep -o '^\.It .*Fl -.*' page.1 | grep -o -e '-[a-z0-9-]*' | sed 's/^/-/' | sort -u >paged.txt
+for verb in $verbs; do
+    deltawire --options "$verb" | cut -f 3 | sed 's/^/--/' | sort >has.txt
+    complete_words "$verb" -- | sort | cmp - has.txt
+    deltawire "$verb" --help | grep -o -e '--[a-z0-9-]*' | sort -u >helped.txt
+    [ -z "$(comm -23 has.txt helped.txt)" ] && [ -z "$(comm -23 has.txt paged.txt)" ]
+done

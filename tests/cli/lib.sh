@@ -21,6 +21,13 @@ finish() {
 trap finish EXIT
 cd "$scratch"
 
+# The interpreter itself: some machines find it through a script that takes longer than it.
+# In the background, start "$python", so that $! is its id.
+python=$(python3 -c 'import sys; print(sys.executable)')
+python3() {
+    "$python" "$@"
+}
+
 # it SENTENCE: what the following commands show
 it() {
     said=$*
@@ -86,7 +93,7 @@ snapshot() {
 
 # json EXPRESSION: a Python expression over the object `o` that is read from stdin.
 json() {
-    python3 -c 'import json, sys; o = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
+    python3 -S -c 'import json, sys; o = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
 }
 
 # holds EXPRESSION: the expression must be true.

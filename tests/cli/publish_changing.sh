@@ -9,7 +9,7 @@ cp run/base/model.safetensors save/
 
 # overwrite: writes to the weights until it is killed
 overwrite() {
-    python3 - save/model.safetensors <<'END' &
+    "$python" - save/model.safetensors <<'END' &
 import os, random, struct, sys
 parent = os.getppid()
 f = os.open(sys.argv[1], os.O_RDWR)

@@ -5,7 +5,7 @@
 export AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x AWS_EC2_METADATA_DISABLED=true
 
 # A server that accepts connections and never answers.
-python3 -c '
+"$python" -c '
 import socket, time
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)

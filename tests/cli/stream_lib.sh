@@ -107,16 +107,20 @@ publish_step() { # URL STEP [OPTION...]
         >/dev/null
 }
 
-# state_at STEP: of the checkpoint in run/
+# state_at STEP: of the checkpoint in run/; kept until its files change
 state_at() {
-    if [ "$1" -eq 0 ]; then state_of run/base; else state_of "$(printf 'run/step_%06d' "$1")"; fi
+    local ckpt=run/base kept
+    [ "$1" -eq 0 ] || ckpt=$(printf 'run/step_%06d' "$1")
+    kept=$scratch/out.state-$(stat -c %i-%.9Y-%s "$ckpt"/*.safetensors | tr '\n' -)
+    [ -s "$kept" ] || state_of "$ckpt" >"$kept"
+    cat "$kept"
 }
 
 # is_at DIR VERSION: the directory is what was published as that version
 is_at() {
     deltawire verify "$1" --json >out.verify
-    [ "$(json 'o["state"]' <out.verify)" = "$(state_at "$2")" ] || die "$1 is not step $2"
-    [ "$(json 'o["version"]' <out.verify)" = "$2" ] || die "$1 does not say version $2"
+    [ "$(json 'o["state"] + " " + str(o["version"])' <out.verify)" = "$(state_at "$2") $2" ] ||
+        die "$1 is not step $2: $(cat out.verify)"
 }
 
 # head_is VERSION [URL]: the newest version of $url, or of URL
