@@ -72,8 +72,11 @@ run() { # TARGET
     esac
 }
 
+# Those with vLLM come last: scripts/test.sh installs it meanwhile.
+late='test-peers|demo-trl|bench-python|bench-quantised'
 targets=("$@")
-[ $# -gt 0 ] || mapfile -t targets < <(make help | awk '{ print $2 }')
+[ $# -gt 0 ] || mapfile -t targets < <(make help | awk -v late="^($late)\$" '
+    $2 ~ late { last = last $2 "\n"; next } { print $2 } END { printf "%s", last }')
 passed=0 failed=0 skipped=0
 try() { # TARGET
     local status=0

@@ -330,7 +330,7 @@ stage_neon() {
 
 stage_targets() {
     echo "== targets: each target of \`make help\`, as small as it gets"
-    run_script build/targets/test.log scripts/test-targets.sh
+    run_script build/targets.log scripts/test-targets.sh # build/targets has one for each
 }
 
 # ---- the lanes ----------------------------------------------------------------------
@@ -377,9 +377,20 @@ lane() { # head | tail
     done
 }
 
-running=()
+# The environments take minutes to install, which are mostly spent waiting. So all begin now,
+# beside the first stages; a stage that needs one awaits it (scripts/venv.sh).
+make_environments() { # STAGE...
+    local stages=" $* " torch=torch
+    [ "${DW_TEST_TORCH:-1}" != 0 ] || torch=
+    [[ ! $stages =~ ' '(docs|package|peers|targets)' ' ]] || scripts/venv.sh package
+    [ -z "${DW_TEST_PEERS:-}" ] || [[ ! $stages =~ ' '(docs|peers|targets)' ' ]] || scripts/venv.sh vllm
+    # shellcheck disable=SC2086 # a word or none
+    [[ ! $stages =~ ' '(package|python|servers)' ' ]] || scripts/venv.sh $torch
+}
+
+running=() environments=''
 end() {
-    for pid in "${running[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+    for pid in $environments "${running[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
     wait
     rm -rf "$state" "$watched"
 }
@@ -398,6 +409,8 @@ lanes=${LANES:-2}
 [ "$(wc -l <"$state/queue")" -gt 1 ] || lanes=1
 at_once=$((jobs + 3 - lanes)) # tests of ctest: they mostly wait
 set -m # a process group for each lane
+(make_environments "$@" >/dev/null 2>&1 || true) </dev/null &
+environments=$!
 lane head </dev/null &
 running=($!)
 [ "$lanes" -eq 1 ] || { lane tail </dev/null & running+=($!); }
