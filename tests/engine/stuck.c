@@ -5,7 +5,6 @@
  *
  * Engines check all they serve (weights.h). Nothing is timed: what does not come within
  * five minutes does not come. */
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -20,6 +19,7 @@
 #include "engine/engine_http.h"
 #include "soak/process.h"
 #include "soak/truth.h"
+#include "find_patch.h"
 #include "port.h"
 #include "trainer.h"
 
@@ -150,36 +150,16 @@ static void freeze(bool before)
     wait_for(1, reached, what);
 }
 
-/* Overwrites the patch file below DIR, whose path is OUT then. */
-static bool damage_patch(char out[PATH_MAX], const char *dir)
+/* Overwrites the patch file in the directory, whose path is OUT then. */
+static bool damage_patch(char out[PATH_MAX])
 {
-    bool found = false;
-    DIR *entries = opendir(dir);
-    for (struct dirent *e; entries && !found && (e = readdir(entries));) {
-        char path[PATH_MAX], magic[8];
-        struct stat st;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
-            stat(path, &st) != 0)
-            continue;
-        if (S_ISDIR(st.st_mode)) {
-            found = damage_patch(out, path);
-            continue;
-        }
-        FILE *file = fopen(path, "r+b");
-        if (file && fread(magic, 1, 8, file) == 8 && memcmp(magic, "DWPATCH1", 8) == 0) {
-            rewind(file);
-            for (off_t k = 0; k < st.st_size; k++)
-                fputc(0x5a, file);
-            strcpy(out, path);
-            found = true;
-        }
-        if (file)
-            fclose(file);
-    }
-    if (entries)
-        closedir(entries);
-    return found;
+    struct stat st;
+    FILE *file = find_patch(out, run.into) ? fopen(out, "r+b") : NULL;
+    if (!file || fstat(fileno(file), &st) != 0)
+        return false;
+    for (off_t k = 0; k < st.st_size; k++)
+        fputc(0x5a, file);
+    return fclose(file) == 0;
 }
 
 /* An agent is killed at the beginning of PHASE. If DAMAGED, its patch is garbage when the
@@ -192,7 +172,7 @@ static void kill_at(dw_phase phase, bool damaged)
     start_agent(phase);
     waitpid(run.agent, NULL, 0);
     run.agent = 0;
-    if (damaged && !damage_patch(patch, run.into)) {
+    if (damaged && !damage_patch(patch)) {
         printf("%s: there is no patch\n", what);
         run.good = false;
     }

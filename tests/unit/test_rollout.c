@@ -1,7 +1,6 @@
 /* Rollout hosts: engines fail at every call in every way, and never run on a mix of two
  * versions. */
 /* labels: threads */
-#include <dirent.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,6 +9,7 @@
 
 #include "base/clock.h"
 #include "deltawire/checkpoint.h"
+#include "engine/find_patch.h"
 #include "engine/rollout.h"
 #include "engine/engine_int.h"
 #include "engine/rollout_int.h"
@@ -850,33 +850,6 @@ TEST(test_open_without_store)
 
 /* ---- damaged patches ---- */
 
-/* The path of the patch file below DIR, or of the only one there; to be freed. */
-static char *find_patch(const char *dir)
-{
-    char *found = NULL;
-    DIR *entries = opendir(dir);
-    for (struct dirent *e; entries && !found && (e = readdir(entries));) {
-        char path[PATH_MAX], magic[8] = "";
-        struct stat st;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] == '.' && strcmp(e->d_name, ".deltawire") != 0 &&
-            !strstr(e->d_name, "patch"))
-            continue;
-        if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-            found = find_patch(path);
-            continue;
-        }
-        FILE *file = fopen(path, "rb");
-        if (file && fread(magic, 1, 8, file) == 8 && memcmp(magic, "DWPATCH1", 8) == 0)
-            found = strdup(path);
-        if (file)
-            fclose(file);
-    }
-    if (entries)
-        closedir(entries);
-    return found;
-}
-
 /* Fills or reads the file at PATH. */
 static size_t exchange(const char *path, bool writes, uint8_t *bytes, size_t n)
 {
@@ -894,9 +867,9 @@ static void damage_patch(const bed *b, const char *dir, int damage)
 {
     enum { ROOM = 1 << 20 };
     uint8_t *bytes = malloc(ROOM);
-    char *path = find_patch(dir);
+    char path[PATH_MAX];
     assert_non_null(bytes);
-    assert_non_null(path);
+    assert_true(find_patch(path, dir));
     size_t n = exchange(path, false, bytes, ROOM);
     assert_true(n > 100 && n < ROOM);
     if (damage == GARBAGE)
@@ -908,12 +881,11 @@ static void damage_patch(const bed *b, const char *dir, int damage)
     else if (damage == EMPTY)
         n = 0;
     if (damage == OTHER_VERSION) {
-        char *other = new_dir();
+        char *other = new_dir(), from[PATH_MAX];
         pull(b, other, 1);
         kill_after_commit(b, other, 2);
-        char *from = find_patch(other);
+        assert_true(find_patch(from, other));
         n = exchange(from, false, bytes, ROOM);
-        free(from);
         free(other);
     }
     if (damage == UNREADABLE) {
@@ -922,7 +894,6 @@ static void damage_patch(const bed *b, const char *dir, int damage)
     } else {
         assert_true(exchange(path, true, bytes, n) == n);
     }
-    free(path);
     free(bytes);
 }
 

@@ -16,6 +16,43 @@
 
 enum { N_TENSORS = 3, N_ELEMS = 150000 };
 
+/* ---- in the parent ---- */
+
+static void remove_files(void)
+{
+    char command[200];
+    snprintf(command, sizeof command, "rm -rf '%s' && mkdir '%s'", temp_dir, temp_dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void assert_survives(void (*child)(void))
+{
+    remove_files();
+    fflush(NULL);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        signal(SIGBUS, SIG_DFL); /* cmocka has a handler of its own */
+        child();
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    if (!WIFEXITED(how))
+        print_error("ended by signal %d\n", WTERMSIG(how));
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+}
+
+/* A test that runs in a child. */
+#define SHRINK_TEST(name)                                                                \
+    static void name(void);                                                              \
+    TEST(test_##name)                                                                    \
+    {                                                                                    \
+        assert_survives(name);                                                           \
+    }                                                                                    \
+    static void name(void)
+
 /* ---- in the child ---- */
 
 #define CHECK(condition)                                                                 \
@@ -157,19 +194,19 @@ static void diff_checkpoints(bool cut_new, dw_codec codec)
     }
 }
 
-static void diff_new(void)
+SHRINK_TEST(diff_new)
 {
     diff_checkpoints(true, DW_CODEC_CLASS);
     diff_checkpoints(true, DW_CODEC_GAP);
 }
 
-static void diff_old(void)
+SHRINK_TEST(diff_old)
 {
     diff_checkpoints(false, DW_CODEC_CLASS);
     diff_checkpoints(false, DW_CODEC_GAP);
 }
 
-static void digest(void)
+SHRINK_TEST(digest)
 {
     for (size_t i = 0; i < N_CUTS; i++) {
         write_checkpoint("old.safetensors", 0);
@@ -183,7 +220,7 @@ static void digest(void)
     }
 }
 
-static void copy_checkpoint(void)
+SHRINK_TEST(copy_checkpoint)
 {
     write_checkpoint("old.safetensors", 0);
     dw_checkpoint *ckpt = open_checkpoint("old.safetensors");
@@ -208,7 +245,7 @@ static void save_delta(const char *name)
 }
 
 /* An open delta has already been read. */
-static void shrinking_delta(void)
+SHRINK_TEST(shrinking_delta)
 {
     save_delta("delta");
     dw_delta *delta;
@@ -280,7 +317,7 @@ static void check_stream(dw_store *store, uint64_t version)
 }
 
 /* The trainer publishes a checkpoint that it mapped. */
-static void publish_checkpoint(void)
+SHRINK_TEST(publish_checkpoint)
 {
     write_checkpoint("live.safetensors", 0);
     dw_store *store = open_store();
@@ -297,7 +334,7 @@ static void publish_checkpoint(void)
 }
 
 /* The baseline of a trainer: the next publish reads it back from the stream. */
-static void publish_baseline(void)
+SHRINK_TEST(publish_baseline)
 {
     static const char file[] = "base/model.safetensors";
     for (size_t i = 0; i < N_CUTS; i++) {
@@ -323,7 +360,7 @@ static void publish_baseline(void)
 }
 
 /* Nobody reads the control block of a baseline, so a publish need not fail. */
-static void baseline_control(void)
+SHRINK_TEST(baseline_control)
 {
     dw_store *store = open_store();
     make_weights(0);
@@ -376,7 +413,7 @@ static void check_recovery(dw_follower *f, const char *path)
     dw_checkpoint_close(ckpt);
 }
 
-static void follow(void)
+SHRINK_TEST(follow)
 {
     static const char file[] = "model.safetensors";
     for (size_t i = 0; i < N_CUTS; i++) {
@@ -397,7 +434,7 @@ static void follow(void)
 }
 
 /* The weights shrink after the stage: the stores notice it. */
-static void follow_at_the_stores(void)
+SHRINK_TEST(follow_at_the_stores)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
@@ -413,7 +450,7 @@ static void follow_at_the_stores(void)
     dw_store_close(store);
 }
 
-static void follow_staged_file(void)
+SHRINK_TEST(follow_staged_file)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
@@ -428,7 +465,7 @@ static void follow_staged_file(void)
     dw_store_close(store);
 }
 
-static void control_block(void)
+SHRINK_TEST(control_block)
 {
     dw_store *store = open_store();
     make_stream(store, 3);
@@ -447,7 +484,7 @@ static void control_block(void)
     dw_store_close(store);
 }
 
-static void snapshot(void)
+SHRINK_TEST(snapshot)
 {
     dw_store *store = open_store();
     make_stream(store, 2);
@@ -471,62 +508,12 @@ static void snapshot(void)
     dw_store_close(store);
 }
 
-/* ---- in the parent ---- */
-
-static void remove_files(void)
-{
-    char command[200];
-    snprintf(command, sizeof command, "rm -rf '%s' && mkdir '%s'", temp_dir, temp_dir);
-    assert_int_equal(system(command), 0);
-}
-
-static void assert_survives(void (*child)(void))
-{
-    remove_files();
-    fflush(NULL);
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        signal(SIGBUS, SIG_DFL); /* cmocka has a handler of its own */
-        child();
-        _exit(0);
-    }
-    int how;
-    assert_int_equal(waitpid(pid, &how, 0), pid);
-    if (!WIFEXITED(how))
-        print_error("ended by signal %d\n", WTERMSIG(how));
-    assert_true(WIFEXITED(how));
-    assert_int_equal(WEXITSTATUS(how), 0);
-}
-
-#define SHRINK_TEST(name)                                                                \
-    TEST(test_##name)                                                                    \
-    {                                                                                    \
-        assert_survives(name);                                                           \
-    }
-
-SHRINK_TEST(diff_new)
-SHRINK_TEST(diff_old)
-SHRINK_TEST(digest)
-SHRINK_TEST(copy_checkpoint)
-SHRINK_TEST(shrinking_delta)
-SHRINK_TEST(publish_checkpoint)
-SHRINK_TEST(publish_baseline)
-SHRINK_TEST(baseline_control)
-SHRINK_TEST(follow)
-SHRINK_TEST(follow_at_the_stores)
-SHRINK_TEST(follow_staged_file)
-SHRINK_TEST(control_block)
-SHRINK_TEST(snapshot)
-
 /* The library installs nothing by itself. */
-static void no_handlers(void)
+SHRINK_TEST(no_handlers)
 {
     struct sigaction now;
     diff_new();
     CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
 }
-
-SHRINK_TEST(no_handlers)
 
 RUN_TESTS(temp_dir_make, temp_dir_remove)
