@@ -61,7 +61,7 @@ static struct cu_stream_st *destroyed; /* others may still have an event of them
 static _Thread_local cu_context current[16];
 static _Thread_local unsigned n_current;
 static _Thread_local int capture_mode; /* 0: as if another thread captured a graph */
-static int64_t n_pushed; /* by all threads */
+static int64_t n_pushed;               /* by all threads */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t n_calls, fail_at = -1, n_held;
 static int fail_result;
@@ -154,7 +154,6 @@ static cu_result need_context(void)
 
 /* ---- devices ---- */
 
-API(cuInit)(unsigned flags);
 API(cuInit)(unsigned flags)
 {
     LOCKED;
@@ -163,7 +162,6 @@ API(cuInit)(unsigned flags)
     return CU_SUCCESS;
 }
 
-API(cuDriverGetVersion)(int *version);
 API(cuDriverGetVersion)(int *version)
 {
     LOCKED;
@@ -172,7 +170,6 @@ API(cuDriverGetVersion)(int *version)
     return CU_SUCCESS;
 }
 
-API(cuGetErrorName)(cu_result result, const char **out);
 API(cuGetErrorName)(cu_result result, const char **out)
 {
     *out = result == CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
@@ -181,14 +178,12 @@ API(cuGetErrorName)(cu_result result, const char **out)
     return CU_SUCCESS;
 }
 
-API(cuGetErrorString)(cu_result result, const char **out);
 API(cuGetErrorString)(cu_result result, const char **out)
 {
     *out = result == CU_OUT_OF_MEMORY ? "out of memory" : "the device fell off the bus";
     return CU_SUCCESS;
 }
 
-API(cuDeviceGetCount)(int *out);
 API(cuDeviceGetCount)(int *out)
 {
     LOCKED;
@@ -197,7 +192,6 @@ API(cuDeviceGetCount)(int *out)
     return CU_SUCCESS;
 }
 
-API(cuDeviceGet)(cu_device *out, int index);
 API(cuDeviceGet)(cu_device *out, int index)
 {
     LOCKED;
@@ -208,7 +202,6 @@ API(cuDeviceGet)(cu_device *out, int index)
     return CU_SUCCESS;
 }
 
-API(cuDeviceGetName)(char *out, int size, cu_device device);
 API(cuDeviceGetName)(char *out, int size, cu_device device)
 {
     LOCKED;
@@ -217,7 +210,6 @@ API(cuDeviceGetName)(char *out, int size, cu_device device)
     return CU_SUCCESS;
 }
 
-API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device);
 API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device)
 {
     LOCKED;
@@ -227,7 +219,6 @@ API(cuDeviceGetAttribute)(int *out, int attribute, cu_device device)
     return CU_SUCCESS;
 }
 
-API(cuDeviceTotalMem_v2)(size_t *out, cu_device device);
 API(cuDeviceTotalMem_v2)(size_t *out, cu_device device)
 {
     LOCKED;
@@ -239,7 +230,6 @@ API(cuDeviceTotalMem_v2)(size_t *out, cu_device device)
 
 /* ---- contexts ---- */
 
-API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device);
 API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device)
 {
     LOCKED;
@@ -250,7 +240,6 @@ API(cuDevicePrimaryCtxRetain)(cu_context *out, cu_device device)
     return CU_SUCCESS;
 }
 
-API(cuDevicePrimaryCtxRelease_v2)(cu_device device);
 API(cuDevicePrimaryCtxRelease_v2)(cu_device device)
 {
     LOCKED;
@@ -259,7 +248,6 @@ API(cuDevicePrimaryCtxRelease_v2)(cu_device device)
     return next_result();
 }
 
-API(cuCtxPushCurrent_v2)(cu_context context);
 API(cuCtxPushCurrent_v2)(cu_context context)
 {
     LOCKED;
@@ -271,7 +259,6 @@ API(cuCtxPushCurrent_v2)(cu_context context)
     return CU_SUCCESS;
 }
 
-API(cuCtxPopCurrent_v2)(cu_context *out);
 API(cuCtxPopCurrent_v2)(cu_context *out)
 {
     LOCKED;
@@ -282,7 +269,6 @@ API(cuCtxPopCurrent_v2)(cu_context *out)
     return CU_SUCCESS;
 }
 
-API(cuThreadExchangeStreamCaptureMode)(int *mode);
 API(cuThreadExchangeStreamCaptureMode)(int *mode)
 {
     const int before = capture_mode;
@@ -293,7 +279,6 @@ API(cuThreadExchangeStreamCaptureMode)(int *mode)
     return CU_SUCCESS;
 }
 
-API(cuCtxGetStreamPriorityRange)(int *least, int *greatest);
 API(cuCtxGetStreamPriorityRange)(int *least, int *greatest)
 {
     LOCKED;
@@ -305,7 +290,6 @@ API(cuCtxGetStreamPriorityRange)(int *least, int *greatest)
 
 /* ---- modules ---- */
 
-API(cuModuleLoadData)(cu_module *out, const void *image);
 API(cuModuleLoadData)(cu_module *out, const void *image)
 {
     LOCKED;
@@ -316,7 +300,6 @@ API(cuModuleLoadData)(cu_module *out, const void *image)
     return CU_SUCCESS;
 }
 
-API(cuModuleUnload)(cu_module module);
 API(cuModuleUnload)(cu_module module)
 {
     LOCKED;
@@ -325,7 +308,6 @@ API(cuModuleUnload)(cu_module module)
     return next_result();
 }
 
-API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name);
 API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name)
 {
     LOCKED;
@@ -336,7 +318,6 @@ API(cuModuleGetFunction)(cu_function *out, cu_module module, const char *name)
     return kernel ? CU_SUCCESS : 500;
 }
 
-API(cuFuncGetAttribute)(int *out, int attribute, cu_function function);
 API(cuFuncGetAttribute)(int *out, int attribute, cu_function function)
 {
     (void)function;
@@ -347,7 +328,6 @@ API(cuFuncGetAttribute)(int *out, int attribute, cu_function function)
 
 /* ---- memory ---- */
 
-API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes);
 API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes)
 {
     LOCKED;
@@ -364,7 +344,6 @@ API(cuMemAlloc_v2)(cu_pointer *out, size_t n_bytes)
     return CU_SUCCESS;
 }
 
-API(cuMemFree_v2)(cu_pointer pointer);
 API(cuMemFree_v2)(cu_pointer pointer)
 {
     LOCKED;
@@ -375,7 +354,6 @@ API(cuMemFree_v2)(cu_pointer pointer)
     return next_result();
 }
 
-API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags);
 API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags)
 {
     LOCKED;
@@ -386,7 +364,6 @@ API(cuMemHostAlloc)(void **out, size_t n_bytes, unsigned flags)
     return *out ? CU_SUCCESS : CU_OUT_OF_MEMORY;
 }
 
-API(cuMemFreeHost)(void *pointer);
 API(cuMemFreeHost)(void *pointer)
 {
     LOCKED;
@@ -478,7 +455,6 @@ static struct cu_stream_st *stream_of(cu_stream stream)
     return s;
 }
 
-API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority);
 API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority)
 {
     LOCKED;
@@ -494,7 +470,6 @@ API(cuStreamCreateWithPriority)(cu_stream *out, unsigned flags, int priority)
     return CU_SUCCESS;
 }
 
-API(cuStreamDestroy_v2)(cu_stream stream);
 API(cuStreamDestroy_v2)(cu_stream stream)
 {
     LOCKED;
@@ -505,7 +480,6 @@ API(cuStreamDestroy_v2)(cu_stream stream)
     return next_result();
 }
 
-API(cuStreamSynchronize)(cu_stream stream);
 API(cuStreamSynchronize)(cu_stream stream)
 {
     LOCKED;
@@ -515,7 +489,6 @@ API(cuStreamSynchronize)(cu_stream stream)
     return CU_SUCCESS;
 }
 
-API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags);
 API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags)
 {
     LOCKED;
@@ -526,7 +499,6 @@ API(cuStreamWaitEvent)(cu_stream stream, cu_event event, unsigned flags)
                          : CU_SUCCESS;
 }
 
-API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream stream);
 API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream stream)
 {
     LOCKED;
@@ -537,7 +509,6 @@ API(cuMemcpyHtoDAsync_v2)(cu_pointer to, const void *from, size_t n, cu_stream s
         (work){.kind = COPY, .to = (void *)(uintptr_t)to, .from = from, .n_bytes = n});
 }
 
-API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream);
 API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream)
 {
     LOCKED;
@@ -549,7 +520,6 @@ API(cuMemcpyDtoHAsync_v2)(void *to, cu_pointer from, size_t n, cu_stream stream)
                                .n_bytes = n});
 }
 
-API(cuMemcpyDtoDAsync_v2)(cu_pointer to, cu_pointer from, size_t n, cu_stream stream);
 API(cuMemcpyDtoDAsync_v2)(cu_pointer to, cu_pointer from, size_t n, cu_stream stream)
 {
     LOCKED;
@@ -561,7 +531,6 @@ API(cuMemcpyDtoDAsync_v2)(cu_pointer to, cu_pointer from, size_t n, cu_stream st
                                .n_bytes = n});
 }
 
-API(cuMemsetD8Async)(cu_pointer to, unsigned char value, size_t n, cu_stream stream);
 API(cuMemsetD8Async)(cu_pointer to, unsigned char value, size_t n, cu_stream stream)
 {
     LOCKED;
@@ -572,10 +541,6 @@ API(cuMemsetD8Async)(cu_pointer to, unsigned char value, size_t n, cu_stream str
         (work){.kind = FILL, .to = (void *)(uintptr_t)to, .value = value, .n_bytes = n});
 }
 
-API(cuLaunchKernel)
-(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
- unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
- cu_stream stream, void **arguments, void **extra);
 API(cuLaunchKernel)
 (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
@@ -600,7 +565,6 @@ API(cuLaunchKernel)
 
 /* ---- events ---- */
 
-API(cuEventCreate)(cu_event *out, unsigned flags);
 API(cuEventCreate)(cu_event *out, unsigned flags)
 {
     LOCKED;
@@ -611,7 +575,6 @@ API(cuEventCreate)(cu_event *out, unsigned flags)
     return *out ? CU_SUCCESS : CU_OUT_OF_MEMORY;
 }
 
-API(cuEventDestroy_v2)(cu_event event);
 API(cuEventDestroy_v2)(cu_event event)
 {
     LOCKED;
@@ -620,7 +583,6 @@ API(cuEventDestroy_v2)(cu_event event)
     return next_result();
 }
 
-API(cuEventRecord)(cu_event event, cu_stream stream);
 API(cuEventRecord)(cu_event event, cu_stream stream)
 {
     LOCKED;
@@ -631,7 +593,6 @@ API(cuEventRecord)(cu_event event, cu_stream stream)
     return CU_SUCCESS;
 }
 
-API(cuEventSynchronize)(cu_event event);
 API(cuEventSynchronize)(cu_event event)
 {
     LOCKED;

@@ -18,8 +18,6 @@ static bool dies;
 dw_status __real_dw_commit_record_write(dw_writer *out, dw_commit_record *record,
                                         const dw_sign_key *sign, dw_error *err);
 dw_status __wrap_dw_commit_record_write(dw_writer *out, dw_commit_record *record,
-                                        const dw_sign_key *sign, dw_error *err);
-dw_status __wrap_dw_commit_record_write(dw_writer *out, dw_commit_record *record,
                                         const dw_sign_key *sign, dw_error *err)
 {
     if (dies)

@@ -90,7 +90,6 @@ WRAP_FLOCK
 WRAP_MKDIR
 
 int __real_fsync(int fd);
-int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
     if (fails("fsync"))
@@ -105,7 +104,6 @@ int __wrap_fsync(int fd)
 }
 
 int __real_msync(void *at, size_t n, int flags);
-int __wrap_msync(void *at, size_t n, int flags);
 int __wrap_msync(void *at, size_t n, int flags)
 {
     if (fails("msync"))

@@ -27,13 +27,11 @@ static int note_made(int dir, const char *path, int result)
     return result;
 }
 
-int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...)
 {
     return fails("open") ? -1 : __real_open(path, flags);
 }
 
-int __wrap_openat(int dir, const char *path, int flags, ...);
 int __wrap_openat(int dir, const char *path, int flags, ...)
 {
     if (fails("openat"))
@@ -55,7 +53,6 @@ int __wrap_fsync(int fd)
 }
 
 int __real_linkat(int from_dir, const char *from, int dir, const char *to, int flags);
-int __wrap_linkat(int from_dir, const char *from, int dir, const char *to, int flags);
 int __wrap_linkat(int from_dir, const char *from, int dir, const char *to, int flags)
 {
     errno = link_errno;
@@ -69,8 +66,6 @@ WRAP_CALL(int, -1, renameat, (int from_dir, const char *from, int dir, const cha
 int __real_renameat2(int from_dir, const char *from, int dir, const char *to,
                      unsigned flags);
 int __wrap_renameat2(int from_dir, const char *from, int dir, const char *to,
-                     unsigned flags);
-int __wrap_renameat2(int from_dir, const char *from, int dir, const char *to,
                      unsigned flags)
 {
     errno = rename2_errno;
@@ -80,14 +75,12 @@ int __wrap_renameat2(int from_dir, const char *from, int dir, const char *to,
 }
 
 int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
 int __wrap_mkdir(const char *path, mode_t mode)
 {
     return fails("mkdir") ? -1 : note_made(AT_FDCWD, path, __real_mkdir(path, mode));
 }
 
 int __real_mkdirat(int dir, const char *path, mode_t mode);
-int __wrap_mkdirat(int dir, const char *path, mode_t mode);
 int __wrap_mkdirat(int dir, const char *path, mode_t mode)
 {
     return fails("mkdirat") ? -1 : note_made(dir, path, __real_mkdirat(dir, path, mode));

@@ -9,7 +9,6 @@
 
 static const char *host = "node-7.cluster";
 
-int __wrap_gethostname(char *name, size_t n_bytes);
 int __wrap_gethostname(char *name, size_t n_bytes)
 {
     snprintf(name, n_bytes, "%s", host);
