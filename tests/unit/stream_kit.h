@@ -340,6 +340,7 @@ static inline void kit_make_stream(kit *k, dw_store *store, const char *spool_di
     dw_publish_options_init(&options);
     options.spool_dir = spool_dir;
     options.anchor_every = anchor_every;
+    options.keep_shortcuts = true; /* every anchor is a way that tests take */
     dw_publisher *p = kit_open(k, store, &options);
     for (uint64_t v = 1; v <= last; v++) {
         kit_step(k, 20);
