@@ -239,7 +239,7 @@ static bool is_at_peace(const dw_publisher *p, const dw_error *error)
     const dw_ticket_fate *last = &p->job.fates[p->job.ticket % DW_KEPT_TICKETS];
     return p->commits.epoch != 0 && p->commits.claim == DW_CLAIM_HELD &&
            (!error || error->code != DW_UNAVAILABLE) &&
-           (p->job.ticket == 0 || last->status == DW_OK);
+           (p->job.ticket == 0 || last->status != DW_UNAVAILABLE);
 }
 
 void dw_ranks_leave(dw_publisher *p, const dw_error *error)

@@ -93,6 +93,11 @@ static const dw_member stream[] = {
 
 /* ---- epoch ---- */
 
+static bool has_process(const void *record)
+{
+    return ((const dw_epoch_record *)record)->process.pid != 0;
+}
+
 static const dw_member epoch[] = {
     DW_MEMBER(dw_epoch_record, epoch, "epoch", NUMBER),
     DW_MEMBER(dw_epoch_record, writer, "writer", ID),
@@ -101,8 +106,9 @@ static const dw_member epoch[] = {
     DW_MEMBER(dw_epoch_record, created, "created", TIME),
     PROVENANCE(dw_epoch_record),
     DW_MEMBER(dw_epoch_record, process.pid, "pid", NUMBER, .is_optional = true),
-    DW_MEMBER(dw_epoch_record, process.begun, "begun", NUMBER, .is_optional = true),
-    DW_MEMBER(dw_epoch_record, process.machine, "machine", CLEANED, .is_optional = true),
+    DW_MEMBER(dw_epoch_record, process.begun, "begun", NUMBER, .applies = has_process),
+    DW_MEMBER(dw_epoch_record, process.machine, "machine", CLEANED,
+              .applies = has_process),
     END,
 };
 
