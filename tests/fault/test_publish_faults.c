@@ -88,6 +88,7 @@ static void run_one(dw_store *inner, store_fault kind, uint64_t first, uint64_t 
     kit_faults faults = {.on = true, .kind = kind, .first = first, .n = n};
     dw_store *store = kit_fault_store(inner, &faults);
     dw_publish_options options = plain_options(baseline_dir);
+    options.take_over = true; /* a damaged epoch does not say that its writer is gone */
     scenario(&k, store, &options);
     *n_calls = faults.n_seen;
     dw_store_close(store);
