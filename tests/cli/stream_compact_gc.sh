@@ -82,8 +82,8 @@ fails 2 "at least 1" deltawire gc "$url" --keep 0
 it "stores a version whole if none is, and drops those before it"
 deltawire publish "$store/plain" run/base --anchor-factor 0 --quiet
 for i in 1 2 3; do publish_step "$store/plain" "$i" --anchor-factor 0; done
-deltawire gc "$store/plain" --keep 3 --json | holds 'o["floor"] == 0 and
-    all(r["key"].startswith("receipts/") for r in o["removed"])'
+deltawire gc "$store/plain" --keep 3 --json | holds \
+    'o["floor"] == 0 and all(r["key"].startswith("receipts/") for r in o["removed"])'
 prints "held by .*version 2 is not stored whole yet: without --dry-run" \
     deltawire gc "$store/plain" --keep 2 --dry-run
 deltawire gc "$store/plain" --keep 2 --json | holds 'o["floor"] == 2 and o["objects"] == 3'
