@@ -269,25 +269,36 @@ static dw_status has_first(const collection *c, bool *has, dw_error *err)
     return DW_OK;
 }
 
-/* The floor to write if floor.json has NOW: never a lower one. If two collectors run at
- * once, the slower one may have written its floor over the other's. Its anchor is gone
- * then, and the stream begins at the next anchor above; unless it begins at version 0,
- * and the anchor went as superseded. */
+static dw_status has_anchor(const collection *c, uint64_t version, bool *has,
+                            dw_error *err)
+{
+    char key[DW_KEY_TEXT];
+    dw_key_shortcut(key, version, DW_NO_VERSION);
+    dw_status status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
+    *has = status == DW_OK;
+    return status == DW_NOT_FOUND ? DW_OK : status;
+}
+
+/* The floor to write if floor.json has NOW: never a lower one, unless the anchor there
+ * went as superseded before its collector removed anything. Then what this one relies on
+ * is there; else the slower of two may have written its floor over the other's, and the
+ * stream begins at the next anchor above. */
 static dw_status floor_to_report(const collection *c, uint64_t now, uint64_t *floor,
                                  dw_error *err)
 {
-    bool whole = false;
+    bool has = false;
     *floor = c->floor;
     if (now <= c->floor)
         return DW_OK;
     *floor = now;
+    dw_status status = has_anchor(c, now, &has, err);
+    if (status != DW_OK || has)
+        return status;
+    status = c->floor > 0 ? has_anchor(c, c->floor, &has, err) : has_first(c, &has, err);
     for (size_t i = c->n_anchors; i-- > 0 && c->anchors[i].version >= now;)
         *floor = c->anchors[i].version;
-    dw_status status = DW_OK;
-    if (c->floor == 0 && *floor != now)
-        status = has_first(c, &whole, err);
-    if (whole)
-        *floor = 0;
+    if (has)
+        *floor = c->floor;
     return status;
 }
 
@@ -628,30 +639,37 @@ static dw_status remove_key(collection *c, const char *key, uint64_t n_bytes,
 
 /* Another collection may have picked this anchor, which is superseded, as its floor. It
  * puts its floor first and then looks for the anchor's record; this one does it the other
- * way round. So one of them sees the other, and the anchor stays or is not the floor. */
+ * way round. So one of them sees the other, and the anchor stays or is not the floor. If
+ * the record went already, whoever took it may put it back. */
 static dw_status remove_anchor(collection *c, const dw_edge *edge, const char *key,
                                dw_error *err)
 {
     dw_store *store = c->stream->store;
     dw_writer record = {0};
-    uint64_t floor = 0;
-    dw_status status = dw_store_get_all(store, key, DW_RECORD_BYTES, &record, err);
-    if (status == DW_NOT_FOUND)
-        return DW_OK; /* another one was faster */
-    if (status == DW_OK)
-        status = remove_key(c, key, 0, err);
-    const bool is_gone = status == DW_OK && !c->options->dry_run;
-    if (is_gone)
-        status = dw_stream_floor(c->stream, &floor, err);
-    if (is_gone && (status != DW_OK || floor == edge->to)) {
-        dw_status back = dw_store_put_bytes(store, key, record.bytes, record.n_bytes,
-                                            DW_PUT_CREATE, status == DW_OK ? err : NULL);
+    uint64_t floor = 0, before = 0;
+    dw_status status = dw_stream_floor(c->stream, &before, err);
+    bool stays = before == edge->to;
+    if (status == DW_OK && !stays)
+        status = dw_store_get_all(store, key, DW_RECORD_BYTES, &record, err);
+    if (status == DW_OK && !stays) {
+        status = remove_key(c, key, 0, err); /* it may be done although it failed */
+        dw_error *fault = status == DW_OK ? err : NULL;
+        dw_status back =
+            c->options->dry_run ? DW_OK : dw_stream_floor(c->stream, &floor, fault);
+        /* a third one may have seen it gone, and have put the next one's floor */
+        stays = back != DW_OK || (floor != before && floor >= edge->to);
+        if (stays)
+            back = dw_store_put_bytes(store, key, record.bytes, record.n_bytes,
+                                      DW_PUT_CREATE, fault);
         if (status == DW_OK && back != DW_CONFLICT)
             status = back;
-        for (size_t i = 0; i < c->objects.n; i++)
-            if (dw_key_is_of(c->objects.items[i].key, edge->to))
-                c->objects.items[i].mark = STAYS;
+    } else if (status == DW_NOT_FOUND) {
+        stays = true;
+        status = DW_OK;
     }
+    for (size_t i = 0; stays && i < c->objects.n; i++)
+        if (dw_key_is_of(c->objects.items[i].key, edge->to))
+            c->objects.items[i].mark = STAYS;
     dw_writer_release(&record);
     return status;
 }
@@ -677,14 +695,13 @@ static dw_status remove_shortcuts(collection *c, dw_error *err)
  * the floor. A collection that has a higher floor does no harm. */
 static dw_status lost_floor(collection *c, bool *lost, dw_error *err)
 {
-    char key[DW_KEY_TEXT];
+    bool has = false;
     uint64_t now;
     *lost = false;
     if (c->floor == 0 || c->options->dry_run)
         return DW_OK;
-    dw_key_shortcut(key, c->floor, DW_NO_VERSION);
-    dw_status status = dw_store_stat(c->stream->store, key, NULL, NULL, err);
-    if (status != DW_NOT_FOUND)
+    dw_status status = has_anchor(c, c->floor, &has, err);
+    if (status != DW_OK || has)
         return status;
     status = dw_stream_floor(c->stream, &now, err);
     *lost = status == DW_OK && now <= c->floor;
@@ -724,9 +741,11 @@ static dw_status collect_once(dw_stream *stream, const dw_collect_options *optio
     dw_status status = look(&c, err);
     if (status == DW_OK)
         status = choose_good_floor(&c, err);
-    if (status == DW_OK && !options->dry_run)
+    if (status == DW_OK) /* to read the anchor took long */
+        status = lost_floor(&c, again, err);
+    if (status == DW_OK && !*again && !options->dry_run)
         status = report_floor(&c, err);
-    if (status == DW_OK)
+    if (status == DW_OK && !*again)
         status = lost_floor(&c, again, err);
     if (status == DW_OK && !*again)
         status = remove_shortcuts(&c, err);

@@ -156,6 +156,20 @@ static dw_status check_object(dw_sweep *w, const dw_expected *x, const dw_object
                : dw_verify_delta(x, w->stream->store, object, &hook, found);
 }
 
+/* Whether an object of EDGE, whose record is KEY, is gone because the floor passed it, or
+ * because the shortcut was superseded. */
+static dw_status is_collected(dw_sweep *w, const dw_edge *edge, const char *key,
+                              bool *collected, dw_error *err)
+{
+    dw_edge of;
+    dw_status status = dw_sweep_look_at_floor(w, edge, collected, err);
+    if (status != DW_OK || *collected || !dw_key_is_shortcut(key, &of.to, &of.from))
+        return status;
+    status = dw_store_stat(w->stream->store, key, NULL, NULL, err);
+    *collected = status == DW_NOT_FOUND;
+    return dw_stream_stops(status) ? status : DW_OK;
+}
+
 dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
                            const dw_objects *objects, dw_digest state, dw_error *err)
 {
@@ -187,7 +201,7 @@ dw_status dw_sweep_objects(dw_sweep *w, const dw_edge *edge, const char *key,
         dw_error found = {0};
         dw_status checked = check_object(w, &x, object, &found);
         if (checked == DW_NOT_FOUND)
-            status = dw_sweep_look_at_floor(w, edge, &collected, err);
+            status = is_collected(w, edge, key, &collected, err);
         if (status == DW_OK && !collected)
             status = dw_sweep_note(w, checked, object->key, advice, &found, err);
         w->n_done += listed ? listed->n_bytes : 0;

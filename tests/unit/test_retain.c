@@ -199,6 +199,8 @@ typedef struct meanwhile {
     unsigned n_left; /* how often it happens */
     void (*happen)(struct meanwhile *);
     store_fault kind;
+    uint64_t n_keep;    /* of the other collection; 0: it removes what is superseded */
+    bool loses_replies; /* to removals of anchors' records */
 } meanwhile;
 
 static store_fault choose(void *context, uint64_t n, const char *operation,
@@ -216,7 +218,9 @@ static store_fault choose(void *context, uint64_t n, const char *operation,
             m->happen(m);
         return m->happen ? STORE_FAULT_NONE : m->kind;
     }
-    return STORE_FAULT_NONE;
+    return m->loses_replies && strcmp(operation, "remove") == 0 && strstr(key, "-anchor.")
+               ? STORE_FAULT_LOST
+               : STORE_FAULT_NONE;
 }
 
 static dw_store *amid(meanwhile *m)
@@ -288,24 +292,29 @@ static void collect(fixture *x, dw_store *store, uint64_t n_keep, unsigned n_anc
     dw_stream_close(s);
 }
 
-/* The other one keeps five versions, or removes all that the newest anchor supersedes. */
 static void other_meanwhile(meanwhile *m)
 {
     dw_status status;
     dw_collect_report report;
-    collect(m->x, m->store, m->kind == STORE_FAULT_NONE ? 5 : 0, 1, &status, &report);
+    collect(m->x, m->store, m->n_keep, 1, &status, &report);
     assert_fine(m->x, status);
 }
 
-/* One collection drops old versions, and the other one removes superseded anchors, one of
- * which is the floor that the first has picked. */
+/* One collection drops old versions, and another one removes superseded anchors, one of
+ * which is the floor that the first has picked. The reply to a removal may be lost. */
 TEST(test_two_collections)
 {
+    static const struct {
+        uint64_t n_keep, other;
+        bool loses_replies;
+    } cases[] = {{5, 0, false}, {0, 5, false}, {5, 9, false}, {0, 5, true}};
     fixture x;
     fixture_make(&x, "mem:retain-two", 14, 4, 2); /* anchors of 4, 8, 12; folds */
-    for (unsigned i = 0; i < 2; i++) {
-        meanwhile m = {.x = &x, .happen = other_meanwhile};
-        m.kind = i ? STORE_FAULT_NONE : STORE_FAULT_FAIL;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        meanwhile m = {.x = &x,
+                       .happen = other_meanwhile,
+                       .n_keep = cases[i].other,
+                       .loses_replies = cases[i].loses_replies};
         do {
             dw_status status;
             dw_collect_report report;
@@ -314,8 +323,9 @@ TEST(test_two_collections)
             m.store = fixture_clone(&x);
             m.n_left = 1;
             dw_store *store = amid(&m);
-            collect(&x, store, i ? 0 : 5, 1, &status, &report);
-            assert_fine(&x, status);
+            collect(&x, store, cases[i].n_keep, 1, &status, &report);
+            if (status != DW_UNAVAILABLE || !m.loses_replies)
+                assert_fine(&x, status);
             dw_store_close(store);
             assert_fine(&x, dw_stream_open(&s, m.store, NULL, &x.err));
             assert_fine(&x, dw_stream_floor(s, &floor, &x.err));
@@ -328,6 +338,26 @@ TEST(test_two_collections)
         } while (m.n_left == 0);
         assert_true(m.at > 15);
     }
+    fixture_close(&x);
+}
+
+/* Verify finds no fault if what it reads goes as superseded meanwhile. */
+TEST(test_verify)
+{
+    fixture x;
+    fixture_make(&x, "mem:retain-verify", 14, 4, 2);
+    meanwhile m = {.x = &x, .happen = other_meanwhile};
+    do {
+        dw_verify_report found;
+        m.store = fixture_clone(&x);
+        m.n_left = 1;
+        dw_store *store = amid(&m);
+        fixture_verify(&x, store, &found);
+        dw_store_close(store);
+        dw_store_close(m.store);
+        m.at++;
+    } while (m.n_left == 0);
+    assert_true(m.at > 50);
     fixture_close(&x);
 }
 
