@@ -100,6 +100,22 @@ static uint64_t pass_over(replay *r, uint64_t from, uint64_t version, dw_status 
     return next;
 }
 
+/* Whether the step to VERSION failed because a floor has passed it; then *NEXT is the
+ * version to go on with. */
+static bool is_collected(replay *r, uint64_t from, uint64_t version, uint64_t *next)
+{
+    uint64_t floor;
+    dw_graph now = {0};
+    if (dw_stream_floor(r->stream, &floor, NULL) != DW_OK ||
+        (from == DW_NO_VERSION ? version : from) >= floor ||
+        dw_graph_load_shortcuts(&now, r->stream, floor, r->head, NULL) != DW_OK)
+        return false;
+    dw_graph_release(&r->shortcuts);
+    r->shortcuts = now;
+    *next = next_anchor(r, floor);
+    return true;
+}
+
 /* ---- all of them ---- */
 
 /* From the first version that can be rebuilt on. */
@@ -128,7 +144,9 @@ static dw_status run(replay *r, uint64_t floor, dw_error *err)
             return status;
         }
         uint64_t next;
-        if (r->report.first == DW_NO_VERSION && status == DW_NOT_FOUND)
+        if (status == DW_NOT_FOUND && is_collected(r, from, to, &next))
+            r->report.first = DW_NO_VERSION;
+        else if (r->report.first == DW_NO_VERSION && status == DW_NOT_FOUND)
             next = next_anchor(r, to + 1); /* a base that is not at hand */
         else
             next = pass_over(r, from, to, status, &found);

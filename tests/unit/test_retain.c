@@ -341,23 +341,33 @@ TEST(test_two_collections)
     fixture_close(&x);
 }
 
-/* Verify finds no fault if what it reads goes as superseded meanwhile. */
+/* Verify finds no fault if what it reads goes meanwhile: as superseded, or because a
+ * floor has passed it. */
 TEST(test_verify)
 {
     fixture x;
     fixture_make(&x, "mem:retain-verify", 14, 4, 2);
-    meanwhile m = {.x = &x, .happen = other_meanwhile};
-    do {
-        dw_verify_report found;
-        m.store = fixture_clone(&x);
-        m.n_left = 1;
-        dw_store *store = amid(&m);
-        fixture_verify(&x, store, &found);
-        dw_store_close(store);
-        dw_store_close(m.store);
-        m.at++;
-    } while (m.n_left == 0);
-    assert_true(m.at > 50);
+    for (unsigned i = 0; i < 4; i++) {
+        meanwhile m = {.x = &x, .happen = other_meanwhile, .n_keep = i % 2 ? 5 : 0};
+        do {
+            dw_verify_report found;
+            dw_replay_options replay;
+            dw_replay_report replayed;
+            dw_replay_options_init(&replay);
+            m.store = fixture_clone(&x);
+            m.n_left = 1;
+            dw_store *store = amid(&m);
+            if (i < 2)
+                fixture_verify(&x, store, &found);
+            else
+                assert_fine(&x, dw_stream_replay(store, NULL, &replay, NULL, NULL,
+                                                 &replayed, &x.err));
+            dw_store_close(store);
+            dw_store_close(m.store);
+            m.at++;
+        } while (m.n_left == 0);
+        assert_true(m.at > 15);
+    }
     fixture_close(&x);
 }
 
