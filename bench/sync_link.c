@@ -38,7 +38,7 @@ void sync_link_trainer(char **args)
         printf("{\"version\": %" PRIu64 ", \"published_s\": %.4f, \"committed_s\": %.4f, "
                "\"n_bytes\": %" PRIu64 ", \"n_changed\": %" PRIu64
                ", \"encoded_ms\": %.3f, \"uploaded_ms\": %.3f}\n",
-               r.version, start, committed, r.n_bytes, stats.n_changed, 
+               r.version, start, committed, r.n_bytes, stats.n_changed,
                1e-3 * (double)r.times.us[DW_ENCODED],
                1e-3 * (double)r.times.us[DW_UPLOADED]);
         sync_drain(publisher);

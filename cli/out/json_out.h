@@ -27,7 +27,8 @@ void cli_json_digest(json_t *object, const char *key, dw_digest digest);
 /* Rounded to six digits; null if it is not finite. */
 void cli_json_real(json_t *object, const char *key, double v);
 
-/* "times_ms": {"captured": ..., ...}: NAME has the names of the moments that are known. */
+/* "times_ms": {"captured": ..., ...}: NAME has the names of the moments that are known.
+ */
 void cli_json_times(json_t *object, const dw_times *times,
                     const char *(*name)(unsigned moment));
 

@@ -126,11 +126,13 @@ void dw_agent_report_followers(dw_agent *agent, const dw_follower_info *follower
     copy->n_items = n;
     char *room = (char *)&copy->items[n];
     for (size_t i = 0; i < n; i++)
-        copy->items[i] = (dw_follower_info){
-            pack(&room, followers[i].id),      followers[i].version,
-            pack(&room, followers[i].host),    pack(&room, followers[i].status),
-            pack(&room, followers[i].message), pack(&room, followers[i].time),
-            followers[i].times};
+        copy->items[i] = (dw_follower_info){pack(&room, followers[i].id),
+                                            followers[i].version,
+                                            pack(&room, followers[i].host),
+                                            pack(&room, followers[i].status),
+                                            pack(&room, followers[i].message),
+                                            pack(&room, followers[i].time),
+                                            followers[i].times};
     dw_report *report = lock(agent);
     const void *old = report->followers;
     report->followers = copy;

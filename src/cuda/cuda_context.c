@@ -46,8 +46,8 @@ static _Thread_local int capture_mode; /* of the thread, before it entered */
 
 dw_status dw_cuda_enter(dw_cuda *c, dw_error *err)
 {
-    dw_status status = check(c, c->driver->context_push(c->context),
-                             "enter the device's context", err);
+    dw_status status =
+        check(c, c->driver->context_push(c->context), "enter the device's context", err);
     if (status == DW_OK && n_entered++ == 0) {
         capture_mode = CU_CAPTURE_RELAXED;
         (void)c->driver->capture_mode(&capture_mode);

@@ -44,7 +44,7 @@ struct dw_follower {
     uint64_t heal_wait_ms;  /* the wait after the last time */
     uint64_t t_found_us;    /* when a poll first found ... */
     uint64_t found;         /* ... this version, which is newer than the weights */
-    dw_times times;         /* dw_follow_moment of the newest update, since it was found */
+    dw_times times; /* dw_follow_moment of the newest update, since it was found */
     dw_follow_report tally; /* since it was opened */
 };
 

@@ -50,7 +50,7 @@ typedef struct dw_uploaded {
     uint64_t n_in_memory; /* encoded bytes that are not in files */
     uint64_t n_changed;
     uint64_t n_wild; /* new values on the host that are infinite or no number */
-    dw_times times; /* dw_publish_moment, from ENCODED to UPLOADED */
+    dw_times times;  /* dw_publish_moment, from ENCODED to UPLOADED */
 } dw_uploaded;
 
 /* When this returns DW_OK, every object is in the store, and was proven to lead from BASE

@@ -1031,9 +1031,8 @@ static dw_status copy_options(dw_publisher *p, const dw_publish_options *given,
     const bool is_start_named = start && *start;
     if (!o->job)
         o->job = job_of_environment();
-    const char **texts[] = {&o->base_name,  &o->base, &o->baseline_dir,
-                            &o->spool_dir,  &o->job,  &o->start,
-                            &o->first_step, &o->first_notes};
+    const char **texts[] = {&o->base_name, &o->base,  &o->baseline_dir, &o->spool_dir,
+                            &o->job,       &o->start, &o->first_step,   &o->first_notes};
     bool good = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const bool wanted = *texts[i] != NULL;

@@ -21,14 +21,18 @@
  *     live_weights.c       which of the caller's weights are read, and as what
  *     version_files.c      companion files: what the parent has, what is stored again
  *     companions.c         the companion files of a directory
- *     baseline.c           the baseline: how it moves, and the check that it is still
- * what was committed capture.c            reading weights on devices baseline_mark.c the
- * file that marks a directory as a baseline commits.c            epochs, commits, lost
- * replies ranks.c              sharded publish: turns, receipts ranks_cover.c which rank
- * owns what hint.c               latest.json upkeep.c             the thread that runs
- * the compactor restart.c            a version that only its anchor leads to repair.c a
- * restart without a publisher repair_quant.c       the same of a quantised stream, from a
- * trainer's checkpoint
+ *     baseline.c           the baseline: how it moves, and how it is checked
+ *     capture.c            reading weights on devices
+ *     baseline_mark.c      the file that marks a directory as a baseline
+ *     commits.c            epochs, commits, lost replies
+ *     takeover.c           when a writer that was there before counts as gone
+ *     ranks.c              sharded publish: turns, receipts
+ *     ranks_cover.c        which rank owns what
+ *     hint.c               latest.json
+ *     upkeep.c             the thread that runs the compactor
+ *     restart.c            a version that only its anchor leads to
+ *     repair.c             a restart without a publisher
+ *     repair_quant.c       the same of a quantised stream
  *
  * Below the publisher, without threads or state of their own: pieces.c (how the model is
  * cut), delta_upload.c (encode and upload), shortcut.c. compact.c adds folds and

@@ -284,9 +284,8 @@ static void spoil_member(int sample, json_t *root, json_t *holder, const char *n
     bool is_optional = (holder != root && strcmp(name, "covers") == 0) ||
                        strcmp(name, "library") == 0 || strcmp(name, "files") == 0 ||
                        strcmp(name, "quantized") == 0 || strcmp(name, "source") == 0 ||
-                       strcmp(name, "times") == 0 ||
-                       strcmp(name, "start") == 0 || strcmp(name, "pid") == 0 ||
-                       strcmp(name, "machine") == 0 ||
+                       strcmp(name, "times") == 0 || strcmp(name, "start") == 0 ||
+                       strcmp(name, "pid") == 0 || strcmp(name, "machine") == 0 ||
                        (strcmp(name, "host") == 0 && sample != SAMPLE_FOLLOWER);
     json_type type = json_typeof(value);
     if (!is_optional)

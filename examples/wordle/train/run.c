@@ -168,7 +168,8 @@ static void log_version(run *r, const dw_publish_report *report)
                       (json_int_t)report->version, "of", r->step_name, "changed",
                       (json_int_t)report->n_changed, "bytes", (json_int_t)report->n_bytes,
                       "full_bytes", 2 * MODEL_PARAMS, "publish_ms",
-                      (json_int_t)(report->times.us[DW_COMMITTED] / 1000), "state", state));
+                      (json_int_t)(report->times.us[DW_COMMITTED] / 1000), "state",
+                      state));
 }
 
 /* The version failed. Begins it again, unless nothing would be better then. */
