@@ -15,7 +15,7 @@ dir=$(realpath -m "${DIR:-build-release}")
 version=$(git show HEAD:include/deltawire/base.h | sed -n 's/.*DW_VERSION_STRING "\(.*\)"/\1/p')
 if [ $# -gt 0 ]; then
     [ "$1" = "$version" ] || { echo "release: the headers have the version $version, not $1" >&2; exit 2; }
-    git show HEAD:CHANGELOG.md | grep -qE "^## $version - [0-9]{4}-[0-9]{2}-[0-9]{2}$" || {
+    git show HEAD:CHANGELOG.md | grep -E "^## $version - [0-9]{4}-[0-9]{2}-[0-9]{2}$" >/dev/null || {
         echo "release: CHANGELOG.md names no date for $version" >&2
         exit 2
     }

@@ -40,6 +40,7 @@
 #include "store/store.h"
 
 #define SLICE_MS 100 /* between two calls of a progress function */
+#define SAY_AGAIN_MS 1000
 
 bool dw_publisher_is_closing(dw_publisher *p)
 {
@@ -619,15 +620,62 @@ static void do_resolve(dw_publisher *p)
     p->job.phase = DW_JOB_IDLE;
 }
 
+static struct timespec after_ms(unsigned timeout_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* Waits for one change; not 0 if END has passed. The lock is held. */
+static int wait_changed(dw_publisher *p, unsigned timeout_ms, const struct timespec *end)
+{
+    return timeout_ms == UINT_MAX ? pthread_cond_wait(&p->changed, &p->lock)
+                                  : pthread_cond_timedwait(&p->changed, &p->lock, end);
+}
+
+static bool has_work(const dw_publisher *p)
+{
+    return p->closing || (!p->busy && (p->job.phase == DW_JOB_ENCODING ||
+                                       p->job.phase == DW_JOB_RESOLVING));
+}
+
+bool dw_publisher_has_work(dw_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool result = has_work(p);
+    pthread_mutex_unlock(&p->lock);
+    return result;
+}
+
+/* Waits for one change. Other ranks that have not heard of a failure wait for this one, so
+ * it tells them again now and then. The lock is held. */
+static void wait_for_work(dw_publisher *p)
+{
+    const struct timespec end = after_ms(SAY_AGAIN_MS);
+    if (!p->ranks.is_unheard) {
+        pthread_cond_wait(&p->changed, &p->lock);
+    } else if (wait_changed(p, SAY_AGAIN_MS, &end) != 0 && !has_work(p)) {
+        pthread_mutex_unlock(&p->lock);
+        dw_ranks_say_again(p);
+        pthread_mutex_lock(&p->lock);
+    }
+}
+
 static void *run(void *publisher)
 {
     dw_publisher *p = publisher;
     const dw_job_phase *phase = &p->job.phase;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while ((p->busy || (*phase != DW_JOB_ENCODING && *phase != DW_JOB_RESOLVING)) &&
-               !p->closing)
-            pthread_cond_wait(&p->changed, &p->lock);
+        while (!has_work(p))
+            wait_for_work(p);
         if (p->closing && *phase != DW_JOB_ENCODING)
             break;
         p->busy = true;
@@ -710,26 +758,6 @@ static dw_status take_note(const dw_publisher *p, const dw_publish_note *note,
         status = dw_file_set_copy(files, note->files, note->n_files, err);
     return status == DW_OK ? dw_file_set_quantize(files, p->live.quant.plan, err)
                            : status;
-}
-
-static struct timespec after_ms(unsigned timeout_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += timeout_ms / 1000;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
-/* Waits for one change; not 0 if END has passed. The lock is held. */
-static int wait_changed(dw_publisher *p, unsigned timeout_ms, const struct timespec *end)
-{
-    return timeout_ms == UINT_MAX ? pthread_cond_wait(&p->changed, &p->lock)
-                                  : pthread_cond_timedwait(&p->changed, &p->lock, end);
 }
 
 /* Whether a publish can begin. A call that reads weights itself, IS_HELD, needs a

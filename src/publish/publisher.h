@@ -140,6 +140,8 @@ struct dw_publisher {
 dw_publisher *dw_publisher_new(dw_store *store);
 void dw_publisher_free(dw_publisher *p);
 bool dw_publisher_is_closing(dw_publisher *p);
+/* For the publisher's thread: whether a job came, or the end. */
+bool dw_publisher_has_work(dw_publisher *p);
 /* Once the pieces are cut. */
 dw_status dw_job_open(dw_publisher *p, dw_error *err);
 /* When the moments of the job under way were, up to the upload. */

@@ -163,16 +163,25 @@ static int is_over(void *end, uint64_t bytes_done, uint64_t bytes_total)
     return dw_clock_ms() >= *(const uint64_t *)end;
 }
 
+static int has_work(void *publisher, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)bytes_done;
+    (void)bytes_total;
+    return dw_publisher_has_work(publisher);
+}
+
 static dw_status say(dw_publisher *p, dw_receipt_record *receipt, dw_error *err)
 {
     char key[DW_KEY_TEXT];
     dw_key_receipt(key, receipt->epoch, p->options.rank);
     dw_writer bytes = {0};
     dw_status status = dw_receipt_record_write(&bytes, receipt, p->options.sign_key, err);
-    if (status == DW_OK && receipt->says == DW_SAYS_LEFT) {
+    if (status == DW_OK && (receipt->says == DW_SAYS_LEFT || p->ranks.is_unheard)) {
         uint64_t end = dw_clock_ms() + LEAVE_MS;
         const dw_source source = {.bytes = bytes.bytes, .n_bytes = bytes.n_bytes};
-        const dw_progress stop = {is_over, &end};
+        const bool is_last = receipt->says == DW_SAYS_LEFT;
+        const dw_progress stop = {is_last ? is_over : has_work,
+                                  is_last ? (void *)&end : p};
         status = dw_store_put(p->store, key, &source, DW_PUT_REPLACE, &stop, err);
     } else if (status == DW_OK) {
         status = put_receipt(p, key, &bytes, err);
@@ -186,6 +195,7 @@ void dw_ranks_begin(dw_publisher *p, uint64_t turn)
     p->ranks.attempt = turn == p->ranks.turn ? p->ranks.attempt + 1 : 1;
     p->ranks.turn = turn;
     p->ranks.is_heard = false;
+    p->ranks.is_unheard = false;
     p->ranks.reason[0] = '\0';
 }
 
@@ -210,7 +220,7 @@ static dw_status name_job(char out[DW_ID_TEXT], const dw_publisher *p)
     return status;
 }
 
-static void say_why(dw_publisher *p, dw_receipt_says says, const dw_error *error)
+static dw_status say_why(dw_publisher *p, dw_receipt_says says, const dw_error *error)
 {
     char line[DW_ERROR_LINE_SIZE], reason[DW_ERROR_LINE_SIZE];
     dw_text_clean(reason, sizeof reason,
@@ -221,15 +231,20 @@ static void say_why(dw_publisher *p, dw_receipt_says says, const dw_error *error
     dw_receipt_record receipt = {.says = says, .reason = reason};
     fill_receipt(&receipt, p);
     if (receipt.epoch == 0 && name_job(receipt.writer, p) != DW_OK)
-        return;
-    (void)say(p, &receipt, NULL); /* if it fails, they wait until their limit */
+        return DW_NO_MEMORY;
+    return say(p, &receipt, NULL); /* if it fails for good, they wait until their limit */
 }
 
 void dw_ranks_say_failed(dw_publisher *p, const dw_error *error)
 {
     /* what others heard from rank 0 they need not hear again from each other */
     if (p->options.n_ranks > 1 && (!p->ranks.is_heard || p->options.rank == 0))
-        say_why(p, DW_SAYS_FAILED, error);
+        p->ranks.is_unheard = say_why(p, DW_SAYS_FAILED, error) != DW_OK;
+}
+
+void dw_ranks_say_again(dw_publisher *p)
+{
+    p->ranks.is_unheard = say_why(p, DW_SAYS_FAILED, NULL) != DW_OK;
 }
 
 /* Of a single process: whether the next writer need not wait for it, and the store
@@ -253,7 +268,7 @@ void dw_ranks_leave(dw_publisher *p, const dw_error *error)
         return;
     if (!error) /* later than all that it took part in */
         p->ranks.attempt++;
-    say_why(p, DW_SAYS_LEFT, error);
+    (void)say_why(p, DW_SAYS_LEFT, error);
 }
 
 /* ---- what the others say ---- */

@@ -26,6 +26,7 @@ typedef struct dw_ranks {
     bool has_left;           /* said that it takes no turn any more */
     bool is_heard;           /* another rank ended this turn */
     char reason[400];        /* ... and why; or "" */
+    bool is_unheard;         /* it failed, and could not tell the others yet */
     char (*met)[DW_ID_TEXT]; /* [n_ranks] rank 0: their processes */
 } dw_ranks;
 
@@ -43,6 +44,8 @@ void dw_ranks_begin(dw_publisher *p, uint64_t turn);
 dw_status dw_ranks_say_begun(dw_publisher *p, dw_error *err);
 /* Tells the others that this rank failed in its turn, as ERROR says. */
 void dw_ranks_say_failed(dw_publisher *p, const dw_error *error);
+/* The same again, if the store did not take it. Ends early if there is other work. */
+void dw_ranks_say_again(dw_publisher *p);
 /* Tells the others that this rank takes no turn any more: ERROR kept it from opening the
  * stream or, if that is NULL, it is closed. A single process tells the next writer so.
  * Takes at most a few seconds. */

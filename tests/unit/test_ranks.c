@@ -522,6 +522,38 @@ TEST(test_failed_rank)
     }
 }
 
+/* The store refuses its part and then its receipt: it tells the others when it can. */
+TEST(test_failed_rank_without_a_store)
+{
+    for (size_t who = 0; who < 3; who++) {
+        begin();
+        job j;
+        kit_faults faults = {
+            .kind = STORE_FAULT_DENY, .n = 2, .operation = "put", .part = "0"};
+        make_job(&j, 3, false);
+        j.ranks[who].store = kit_fault_store(store, &faults);
+        open_all(&j);
+        kit_step(&k, 20);
+        next_step(&j);
+        faults.n_seen = 0;
+        faults.on = true;
+        run_ranks(&j, publish_rank, ALL);
+        faults.on = false;
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(j.ranks[i].status, i == who ? DW_DENIED : DW_UNAVAILABLE);
+            if (i != who) /* not that they waited in vain */
+                assert_non_null(strstr(j.ranks[i].error.text, "access is denied"));
+        }
+        assert_true(faults.n_seen > faults.n);
+        kit_step(&k, 20);
+        publish_all(&j, 1);
+        dw_store *refuses = j.ranks[who].store;
+        free_job(&j);
+        dw_store_close(refuses);
+        check_and_end();
+    }
+}
+
 /* A step failed on one rank, and all publish it again, with other weights: what a rank
  * did in the first attempt is no part of the second. */
 TEST(test_step_again)
