@@ -19,6 +19,7 @@ def take_own_home():
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:9"
     os.environ["GCE_METADATA_HOST"] = "127.0.0.1:9"
+    os.environ["VLLM_HOST_IP"] = "127.0.0.1"  # else vLLM looks for a route to a public address
     atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
 
 

@@ -13,7 +13,9 @@ from transformers import TrainingArguments
 import deltawire.trl
 
 url, directory = sys.argv[1], Path(sys.argv[2])
-dist.init_process_group("gloo")
+# by a file, because a server of keys asks name servers who its clients are
+dist.init_process_group("gloo", init_method=f"file://{directory}/meeting",
+                        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(0)
 model = Qwen3ForCausalLM(Qwen3Config(
     vocab_size=67, hidden_size=24, intermediate_size=35, num_hidden_layers=2,
