@@ -38,7 +38,8 @@ def check_end(name, code, err):
 
 def refusal(name, code, out, err):
     """A refusal is a documented exit code and one line that names the object."""
-    lines = [x for x in err.strip().splitlines() if x.startswith("deltawire: ")]
+    lines = [x for x in err.strip().splitlines()
+             if x.startswith("deltawire: ") and not x.endswith("so this one takes over")]
     if not lines and out.startswith("{"):
         try:
             error = json.loads(out.splitlines()[-1])["error"]
