@@ -481,6 +481,13 @@ dw_status dw_compactor_take_fault(dw_compactor *c, dw_error *err)
     return status;
 }
 
+/* Whether a collection has passed what is due: another writer took over and went on. */
+static bool is_collected(dw_compactor *c, const dw_edge *due)
+{
+    uint64_t floor;
+    return dw_stream_floor(c->stream, &floor, NULL) == DW_OK && due->to < floor;
+}
+
 dw_status dw_compactor_step(dw_compactor *c, const dw_progress *progress, dw_edge *out,
                             dw_error *err)
 {
@@ -497,6 +504,8 @@ dw_status dw_compactor_step(dw_compactor *c, const dw_progress *progress, dw_edg
         is_due = dw_stream_passes_over(status) && look(c, NULL) == DW_OK &&
                  dw_hint_due(c->hint, &c->rule, &due) &&
                  (due.from != before.from || due.to != before.to);
+        if (dw_stream_passes_over(status) && !is_due && is_collected(c, &before))
+            status = DW_OK;
     }
     if (out)
         *out = status == DW_OK ? made : (dw_edge){.to = DW_NO_VERSION};

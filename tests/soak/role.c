@@ -142,6 +142,13 @@ static dw_status publish_step(dw_publisher *p, soak_model *model, uint64_t step,
     return status;
 }
 
+/* The collector takes the objects of a writer whose version another one has committed, so
+ * it may find them gone before it finds out that it was fenced. */
+static bool is_collected(dw_status status)
+{
+    return status == DW_UNAVAILABLE && strstr(err.text, "but not with its");
+}
+
 static dw_status publish_all(dw_publisher *p, soak_model *model, bool waits)
 {
     enum { MOST = 64 }; /* tickets whose result is kept */
@@ -190,7 +197,7 @@ static int publish(void)
     if (status != DW_OK) {
         soak_say("publisher: open", status, &err);
         soak_model_free(&model);
-        return status == DW_CONFLICT ? SOAK_FENCED : SOAK_FAULT;
+        return status == DW_CONFLICT || is_collected(status) ? SOAK_FENCED : SOAK_FAULT;
     }
     soak_event("opened");
     status = publish_all(p, &model, busy == 0);
@@ -202,11 +209,7 @@ static int publish(void)
         soak_say("publisher: afterwards", drained, &after);
     dw_publisher_close(p);
     soak_model_free(&model);
-    /* the collector takes the objects of a writer whose version another one has
-     * committed, so it may find them gone before it finds out that it was fenced */
-    const bool is_collected =
-        status == DW_UNAVAILABLE && strstr(err.text, "but not with its");
-    if (status == DW_CONFLICT || is_collected)
+    if (status == DW_CONFLICT || is_collected(status))
         return SOAK_FENCED;
     /* an existing shortcut is no error: a compactor was faster */
     return status == DW_OK && (drained == DW_OK || drained == DW_CONFLICT) ? SOAK_FINE
